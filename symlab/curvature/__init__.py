@@ -1,0 +1,1 @@
+"""Gradients, Hessian, GGN, Fisher and Jacobian spectra of a model on data."""

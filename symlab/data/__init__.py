@@ -1,0 +1,1 @@
+"""Data sets: one per file, each returning one frozen Dataset."""

@@ -1,0 +1,1 @@
+"""Architectures: one per file."""

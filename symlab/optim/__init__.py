@@ -1,0 +1,1 @@
+"""Optimizers: one per file, each with a factory `name(model, inputs, *, ...)`."""

@@ -1,0 +1,1 @@
+"""Axes and groups of a model, and the matrices that commute with them."""

@@ -1,0 +1,1 @@
+"""Build, fit, evaluate, checkpoint. fit yields rows; it writes nothing."""
