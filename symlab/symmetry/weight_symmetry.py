@@ -1,0 +1,275 @@
+"""The symmetry of a set of parameter tensors: axes, the group of each, and what commutes with them.
+
+Source of the mathematics: Bernacchia, "Global curvature for second-order optimization of neural networks" (ICML 2025), in the
+more general form that a block decomposition per axis gives.
+
+Legend: P  number of weights;  S  number of samples;  k  isotypic block;  D_k  dimension of its irreducible piece;
+m_k  number of copies;  G_k [m_k, N_k]  the pieces of a gradient in block k;  M_k [m_k, m_k]  structured matrix.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from symlab.symmetry.blocks import Block, build_blocks
+from symlab.symmetry.groups import Group, random_matrix
+from symlab.symmetry.invariant_operator import InvariantOperator
+
+
+class WeightSymmetry:
+    """Sigma = direct sum over blocks k of M_k (x) I_{D_k}: every matrix on weight space that commutes with the group.
+
+    Two dimensions of two tensors carry the same axis label when they index the same units. Each axis has a group
+    (absent in `groups`: free). The full group is the product over axes.
+
+    Args:
+        axes: parameter name -> its axis labels, one per dimension. `()` for a 0-d parameter, which is a single
+            invariant coordinate.
+        shapes: parameter name -> its shape. The order of `axes` is the order of the dense matrix.
+        groups: axis label -> its group.
+
+    An axis of size 1 under a permutation group has no standard piece (S_1 is trivial) and is treated as free; under
+    signed permutations or O(1) it keeps its sign flip. An axis that occurs twice in one tensor (a recurrent matrix
+    W[h, h], tied weights) would need a larger algebra: it is treated as free everywhere, with a warning.
+
+    Raises:
+        ValueError: names of `axes` and `shapes` differ, number of labels and dimensions differ, one label has two
+            sizes, a tensor is empty, or `groups` names an axis that no tensor has.
+    """
+
+    def __init__(
+        self,
+        axes: Mapping[str, Sequence[str]],
+        shapes: Mapping[str, Sequence[int]],
+        groups: Mapping[str, Group],
+    ) -> None:
+        self.axes: dict[str, tuple[str, ...]] = {name: tuple(labels) for name, labels in axes.items()}
+        self.shapes: dict[str, tuple[int, ...]] = {
+            name: tuple(shapes[name]) for name in axes if name in shapes
+        }
+        self.sizes = _axis_sizes(self.axes, shapes)  # label -> size
+        self.groups: dict[str, Group] = _nontrivial_groups(
+            self.axes, self.sizes, groups
+        )  # non-free axes only
+        self.blocks: tuple[Block, ...] = build_blocks(self.axes, self.sizes, self.groups)
+
+    def __repr__(self) -> str:
+        groups = ", ".join(f"{label}[{self.sizes[label]}]: {g.value}" for label, g in self.groups.items())
+        return f"WeightSymmetry({len(self.axes)} tensors, {len(self.blocks)} blocks, {groups or 'all axes free'})"
+
+    @property
+    def num_parameters(self) -> int:
+        """P, the number of weights."""
+        return sum(_numel(shape) for shape in self.shapes.values())
+
+    @property
+    def num_factors(self) -> int:
+        """sum over k of m_k (m_k + 1) / 2: independent numbers of a symmetric matrix with this symmetry."""
+        return sum(block.copies * (block.copies + 1) // 2 for block in self.blocks)
+
+    @property
+    def num_mean_factors(self) -> int:
+        """m of the block without axes: independent numbers of an invariant vector, such as the mean gradient."""
+        return sum(block.copies for block in self.blocks if not block.axes)
+
+    def restrict(self, names: Sequence[str]) -> "WeightSymmetry":
+        """The symmetry of some of the tensors, in the order given; axes that none of them has are dropped.
+
+        Raises:
+            ValueError: a name is not part of the symmetry.
+        """
+        missing = [name for name in names if name not in self.axes]
+        if missing:
+            raise ValueError(f"not part of the symmetry: {missing}; it has {list(self.axes)}")
+        axes = {name: self.axes[name] for name in names}
+        labels = {label for row in axes.values() for label in row}
+        groups = {label: g for label, g in self.groups.items() if label in labels}
+        return WeightSymmetry(axes, {name: self.shapes[name] for name in names}, groups)
+
+    def coarsen(self, max_block: int) -> "WeightSymmetry":
+        """A larger group whose blocks have m_k <= `max_block` where that can be had.
+
+        As long as a block is larger, its largest free axis is treated as if it were under O(n): one scalar in place of
+        n x n numbers, along that axis. A block of many small tensors without a free axis larger than 1 stays.
+
+        Raises:
+            ValueError: max_block < 1.
+        """
+        if not max_block >= 1:
+            raise ValueError(f"max_block must be at least 1, got {max_block}")
+        symmetry = self
+        while True:
+            large = [block for block in symmetry.blocks if block.copies > max_block]
+            free = [
+                label
+                for block in large
+                for piece in block.pieces
+                for label in symmetry.axes[piece.tensor]
+                if label not in symmetry.groups and symmetry.sizes[label] > 1
+            ]
+            once = [a for a in free if all(labels.count(a) <= 1 for labels in symmetry.axes.values())]
+            if not once:
+                return symmetry
+            largest = max(once, key=symmetry.sizes.__getitem__)
+            symmetry = WeightSymmetry(
+                symmetry.axes, symmetry.shapes, {**symmetry.groups, largest: Group.ORTHOGONAL}
+            )
+
+    def random_element(self, generator: torch.Generator) -> dict[str, Tensor]:
+        """A uniformly random group element: axis label -> matrix g [n, n] (float64, CPU), for the non-free axes."""
+        return {label: random_matrix(g, self.sizes[label], generator) for label, g in self.groups.items()}
+
+    def act(self, element: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """T'[i, j, ...] = sum g_a[i, i'] g_b[j, j'] ... T[i', j', ...] for each tensor with axes (a, b, ...).
+
+        `element` maps axis labels to matrices [n, n]; an axis that it lacks is left alone. `tensors` may hold any subset
+        of the parameters, each with an optional leading sample dimension.
+        """
+        return {name: self._act_on(element, name, tensor) for name, tensor in tensors.items()}
+
+    def _act_on(self, element: Mapping[str, Tensor], name: str, tensor: Tensor) -> Tensor:
+        lead = tensor.ndim - len(self.axes[name])
+        for d, label in enumerate(self.axes[name]):
+            if label in element:
+                g = element[label].to(tensor)
+                tensor = torch.tensordot(tensor, g, dims=([d + lead], [1])).movedim(-1, d + lead)
+        return tensor
+
+    def split(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        """G_k [S, m_k, N_k] for each block k, from tensors [S, *shape] (one sample dimension, always there)."""
+        return [
+            torch.cat([piece.extract(tensors[piece.tensor]) for piece in block.pieces], dim=1)
+            for block in self.blocks
+        ]
+
+    def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
+        """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k] (mean free along permutation axes)."""
+        tensors: dict[str, Tensor] = {}
+        for block, rows in zip(self.blocks, pieces, strict=True):
+            for piece in block.pieces:
+                part = piece.embed(rows[:, piece.start : piece.stop])
+                tensors[piece.tensor] = tensors[piece.tensor] + part if piece.tensor in tensors else part
+        return {name: tensors[name].expand(-1, *self.shapes[name]) for name in self.axes}
+
+    def project(self, tensors: Mapping[str, Tensor]) -> InvariantOperator:
+        """The Reynolds operator on an outer product: average over g of (g v)(g v)^T; M_k = G_k G_k^T / D_k.
+
+        Tensors [*shape], or [S, *shape]: then the mean over the S samples. Forms no P x P matrix.
+
+        Raises:
+            ValueError: a tensor is missing or has another shape.
+        """
+        pieces = self.split(self._with_sample_dimension(tensors))
+        matrices = [
+            torch.einsum("sin,sjn->ij", rows, rows) / (block.dimension * rows.shape[0])
+            for block, rows in zip(self.blocks, pieces, strict=True)
+        ]
+        return InvariantOperator(self, matrices)
+
+    def project_dense(self, matrix: Tensor) -> InvariantOperator:
+        """The Reynolds operator on a matrix C [P, P]: average over g of g C g^T; M_k[i, j] = tr(C's (i, j) piece) / D_k.
+
+        Raises:
+            ValueError: C is not [P, P].
+        """
+        P = self.num_parameters
+        if matrix.shape != (P, P):
+            raise ValueError(f"matrix must be [{P}, {P}], got {list(matrix.shape)}")
+        row_pieces = self.split(self.unflatten(matrix.mT))  # per block [P, m, N]: the first index of C split
+        matrices = []
+        for k, (block, rows) in enumerate(zip(self.blocks, row_pieces, strict=True)):
+            m, n = block.copies, block.coordinates
+            both = self.split(self.unflatten(rows.reshape(P, m * n).mT))[k]  # [m * n, m, n]
+            matrices.append(torch.einsum("iaja->ij", both.reshape(m, n, m, n)) / block.dimension)
+        return InvariantOperator(self, matrices)
+
+    def project_mean(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The Reynolds operator on a vector: average over g of g v: the part in the block without axes.
+
+        Tensors [*shape], or [S, *shape]: then the mean over the S samples is projected.
+        """
+        batch = {name: x.mean(0, keepdim=True) for name, x in self._with_sample_dimension(tensors).items()}
+        pieces = self.split(batch)
+        invariant = [
+            rows if not block.axes else torch.zeros_like(rows)
+            for block, rows in zip(self.blocks, pieces, strict=True)
+        ]
+        return {name: x[0] for name, x in self.merge(invariant).items()}
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Vectors [S, P] from tensors [S, *shape], in the order of `axes`, row-major."""
+        return torch.cat([tensors[name].flatten(1) for name in self.axes], dim=1)
+
+    def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Tensors [S, *shape] from vectors [S, P]: the inverse of `flatten`."""
+        chunks = vectors.split([_numel(self.shapes[name]) for name in self.axes], dim=1)
+        return {
+            name: chunk.reshape(-1, *self.shapes[name]) for name, chunk in zip(self.axes, chunks, strict=True)
+        }
+
+    def _with_sample_dimension(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        missing = [name for name in self.axes if name not in tensors]
+        if missing:
+            raise ValueError(f"tensors missing: {missing}")
+        batch = {}
+        for name, shape in self.shapes.items():
+            x = tensors[name]
+            if x.shape != shape and x.shape[1:] != shape:
+                raise ValueError(
+                    f"{name} must be {list(shape)}, or that behind a sample dimension, got {list(x.shape)}"
+                )
+            batch[name] = x.unsqueeze(0) if x.ndim == len(shape) else x
+        samples = {name: x.shape[0] for name, x in batch.items()}
+        if len(set(samples.values())) > 1:
+            raise ValueError(f"all tensors must have the same number of samples, got {samples}")
+        return batch
+
+
+def _numel(shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _axis_sizes(axes: Mapping[str, tuple[str, ...]], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    if set(axes) != set(shapes):
+        raise ValueError(
+            f"axes and shapes must name the same tensors, differ in {sorted(set(axes) ^ set(shapes))}"
+        )
+    sizes: dict[str, int] = {}
+    for name, labels in axes.items():
+        shape = tuple(shapes[name])
+        if len(labels) != len(shape):
+            raise ValueError(
+                f"{name} has {len(shape)} dimensions {list(shape)} but {len(labels)} labels {labels}"
+            )
+        if 0 in shape:
+            raise ValueError(f"{name} is empty: shape {list(shape)}; leave empty tensors out of the symmetry")
+        for label, n in zip(labels, shape, strict=True):
+            if sizes.setdefault(label, n) != n:
+                raise ValueError(
+                    f"axis {label!r} has size {sizes[label]} elsewhere but {n} in {name} {list(shape)}"
+                )
+    return sizes
+
+
+def _nontrivial_groups(
+    axes: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int], groups: Mapping[str, Group]
+) -> dict[str, Group]:
+    unknown = sorted(set(groups) - set(sizes))
+    if unknown:
+        raise ValueError(f"groups names axes that no tensor has: {unknown}; the axes are {list(sizes)}")
+    kept = {}
+    for label, n in sizes.items():
+        group = groups.get(label, Group.TRIVIAL)
+        if group is Group.TRIVIAL or (group is Group.PERMUTATION and n == 1):
+            continue
+        twice = [name for name, labels in axes.items() if labels.count(label) > 1]
+        if twice:
+            warnings.warn(
+                f"axis {label!r} occurs twice in {twice[0]}: treated as free (its symmetry needs a larger algebra)",
+                stacklevel=3,
+            )
+            continue
+        kept[label] = group
+    return kept
