@@ -1,0 +1,31 @@
+"""CIFAR-100: 50,000 + 10,000 colour images in 100 classes, 32 x 32, from files that torchvision lays down."""
+
+from __future__ import annotations
+
+from symlab.data.cifar_files import read_cifar
+from symlab.data.dataset import Dataset
+from symlab.data.image_files import data_root, image_dataset
+
+
+def cifar100(
+    *,
+    root: str = "data",
+    download: bool = False,
+    seed: int = 0,
+    num_train: int | None = None,
+    num_test: int | None = None,
+) -> Dataset:
+    """Images [N, 3, 32, 32], float32, standardised per channel with the training rows' mean and
+    deviation.
+
+    Reads `<root>/cifar-100-python` through torchvision; `download` fetches it if it is not there. Labels
+    are 0..99, the fine classes. `seed` shuffles the rows of both splits; `num_train` and `num_test`
+    (null: all) keep the first so many.
+
+    Raises FileNotFoundError without the files, OSError when the download fails, ValueError for a damaged
+    file.
+    """
+    from torchvision.datasets import CIFAR100
+
+    train, test = read_cifar("CIFAR-100", CIFAR100, data_root(root), download)
+    return image_dataset("cifar100", 100, train, test, seed=seed, num_train=num_train, num_test=num_test)
