@@ -1,0 +1,86 @@
+"""Whole files, written so that a reader finds the old content or the new, never a part; and strict JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import IO, Any
+
+
+def write_atomic(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
+    """Call `write` on a temporary file beside `path`, flush it to disk, then rename it to `path`.
+
+    Raises what `write` or the file system raises; `path` is then as it was and the temporary file is gone.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the names in a directory to disk, so that a renamed file survives a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    write_atomic(path, lambda file: file.write(content))
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode("utf-8"))
+
+
+def to_json(value: Any) -> str:
+    """Strict JSON text of plain values (RFC 8259 knows no NaN and no infinity).
+
+    In a mapping {"loss": nan} becomes {"loss": null, "loss_note": "nan"}; in a list a non-finite number
+    is null. numpy's scalars become numbers, a Path becomes text.
+
+    Raises TypeError for any other type, naming it.
+    """
+    return json.dumps(_plain(value), allow_nan=False, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | str():
+            return value
+        case Path():
+            return str(value)
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value) if math.isfinite(value) else None
+        case Mapping():
+            return _plain_mapping(value)
+        case Sequence() | set() | frozenset():
+            return [_plain(item) for item in value]
+    raise TypeError(f"cannot write a value of type {type(value).__name__} as JSON: {value!r}")
+
+
+def _plain_mapping(mapping: Mapping[Any, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, value in mapping.items():
+        plain[str(key)] = _plain(value)
+        if isinstance(value, Real) and not math.isfinite(value):
+            plain[f"{key}_note"] = str(float(value))
+    return plain

@@ -1,0 +1,116 @@
+"""Tidy CSV tables that only grow: one row per observation, units in the names of the columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from symlab.rundir.files import write_text
+
+
+def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add rows to the table; the keys of the very first row are its columns.
+
+    A float is written with all its digits (`repr`), so it reads back equal; None is an empty cell. A last
+    line without its newline (the process was killed while it wrote) is removed first. If the disk is full,
+    the table keeps the rows that it had.
+
+    Raises ValueError for a key that is not a column or text with a line break, OSError from the file system.
+    """
+    if not rows:
+        return
+    with path.open("r+b" if path.exists() else "xb") as file:
+        end = _repair(file.fileno(), path)
+        columns = _columns(path) if end else list(rows[0])
+        lines = [] if end else [_line(columns)]
+        lines += [_line(_cells(row, columns, path)) for row in rows]
+        file.seek(end)
+        try:
+            file.write("".join(lines).encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            os.ftruncate(file.fileno(), end)
+            raise
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows, numbers as int or float, empty cells as None; a half-written last line is not a row."""
+    text = path.read_text(encoding="utf-8")
+    complete = text[: text.rfind("\n") + 1]
+    return [
+        {column: _value(cell) for column, cell in row.items()}
+        for row in csv.DictReader(io.StringIO(complete))
+    ]
+
+
+def truncate_rows(path: Path, last_step: int) -> None:
+    """Drop the rows whose `step` is greater than `last_step`, in one atomic replacement."""
+    rows = read_rows(path)
+    columns = _columns(path)
+    kept = [row for row in rows if row["step"] <= last_step]
+    lines = [_line(columns), *(_line(_cells(row, columns, path)) for row in kept)]
+    write_text(path, "".join(lines))
+
+
+def _repair(descriptor: int, path: Path) -> int:
+    """Remove an incomplete last line; return the size of what is left."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        size = path.read_bytes().rfind(b"\n") + 1
+        os.ftruncate(descriptor, size)
+    return size
+
+
+def _columns(path: Path) -> list[str]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return next(csv.reader(file), [])
+
+
+def _cells(row: Mapping[str, Any], columns: Sequence[str], path: Path) -> list[str]:
+    unknown = [key for key in row if key not in columns]
+    if unknown:
+        raise ValueError(
+            f"{path.name} has the columns {', '.join(columns)}, got a row with {', '.join(unknown)}"
+        )
+    return [_cell(row.get(column)) for column in columns]
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case Integral():
+            return str(int(value))
+        case Real():
+            return repr(float(value))
+        case str() if not ("\n" in value or "\r" in value):
+            return value
+    raise ValueError(f"a cell holds a number, true, false, one line of text or nothing, got {value!r}")
+
+
+def _value(cell: str | None) -> Any:
+    if not cell:
+        return None
+    if cell in ("true", "false"):
+        return cell == "true"
+    if re.fullmatch(r"[+-]?\d+", cell):
+        return int(cell)
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def _line(cells: Iterable[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(cells)
+    return buffer.getvalue()
