@@ -1,7 +1,7 @@
 """The isotypic blocks of a weight space: which pieces of which tensors share one matrix M_k.
 
 Legend: k  block, named by the set of axes in state s (mean removed, or whole for B_n and O(n));
-D_k  dimension of its irreducible piece;  m_k  number of copies;  N_k  coordinates kept per copy (product of axis sizes).
+D_k  dimension of its irreducible piece;  m_k  number of copies;  N_k  coordinates per copy (product of axis sizes).
 """
 
 import itertools

@@ -56,9 +56,7 @@ class InvariantOperator:
             FloatingPointError: Sigma holds NaN or inf.
         """
         self._require_symmetric()
-        return InvariantOperator(
-            self.symmetry, [q @ (fn(w)[:, None] * q.mT) for w, q in batched_eigh(self.matrices)]
-        )
+        return InvariantOperator(self.symmetry, [q @ (fn(w)[:, None] * q.mT) for w, q in batched_eigh(self.matrices)])
 
     def inverse(self, damping: float = 0.0, cutoff: float = 0.0) -> "InvariantOperator":
         """(Sigma + damping I)^{-1}; see `power`."""
@@ -78,20 +76,25 @@ class InvariantOperator:
                 mapped to zero (the pseudo-inverse, for a negative exponent).
 
         Raises:
-            ValueError: damping or cutoff out of range; an eigenvalue above the cut-off is not positive.
+            ValueError: damping or cutoff out of range; an eigenvalue above the cut-off is not positive (negative
+                exponent) or clearly negative (fractional exponent).
         """
         if not damping >= 0:
             raise ValueError(f"damping must be at least 0, got {damping}")
         if not 0 <= cutoff < 1:
             raise ValueError(f"cutoff must lie in [0, 1), got {cutoff}")
-        threshold = cutoff * float(self.eigenvalues()[0].max())
+        largest = float(self.eigenvalues()[0].max())
 
         def power_of(values: Tensor) -> Tensor:
-            kept = values + damping > threshold if cutoff else torch.ones_like(values, dtype=torch.bool)
-            lowest = float((values + damping)[kept].min()) if bool(kept.any()) else 1.0
-            if not lowest > 0:
+            shifted = values + damping  # [m]
+            kept = shifted > cutoff * largest if cutoff else torch.ones_like(shifted, dtype=torch.bool)
+            lowest = float(shifted[kept].min()) if bool(kept.any()) else 0.0
+            if exponent < 0 and bool(kept.any()) and not lowest > 0:
                 raise ValueError(f"smallest eigenvalue is {lowest:.3g}: give a positive damping or cutoff")
-            return torch.where(kept, (values + damping).clamp(min=lowest) ** exponent, 0.0)
+            if exponent % 1 and lowest < -1e-6 * largest:
+                raise ValueError(f"smallest eigenvalue is {lowest:.3g}: a fractional power needs them non-negative")
+            base = shifted.clamp(min=max(lowest, 0.0)) if exponent % 1 or exponent < 0 else shifted
+            return torch.where(kept, base**exponent, 0.0)
 
         return self.map_spectrum(power_of)
 
@@ -103,9 +106,7 @@ class InvariantOperator:
         """
         self._require_symmetric()
         values = torch.cat([w for w, _ in batched_eigh(self.matrices)])  # [sum m_k]
-        times = torch.cat([torch.full((b.copies,), b.dimension) for b in self.symmetry.blocks]).to(
-            values.device
-        )
+        times = torch.cat([torch.full((b.copies,), b.dimension) for b in self.symmetry.blocks]).to(values.device)
         order = values.argsort(descending=True)
         return values[order], times[order]
 
@@ -116,9 +117,7 @@ class InvariantOperator:
     def inner(self, other: "InvariantOperator") -> Tensor:
         """tr(A^T B) = sum over k of D_k tr(A_k^T B_k), 0-d: the scalar product behind the Frobenius norm."""
         self._require_same(other)
-        products = [
-            b.dimension * (m * n).sum() for (b, m), n in zip(self._blocks(), other.matrices, strict=True)
-        ]
+        products = [b.dimension * (m * n).sum() for (b, m), n in zip(self._blocks(), other.matrices, strict=True)]
         return torch.stack(products).sum()
 
     def frobenius_norm(self) -> Tensor:
@@ -132,9 +131,7 @@ class InvariantOperator:
 
     def __add__(self, other: "InvariantOperator") -> "InvariantOperator":
         self._require_same(other)
-        return InvariantOperator(
-            self.symmetry, [m + n for m, n in zip(self.matrices, other.matrices, strict=True)]
-        )
+        return InvariantOperator(self.symmetry, [m + n for m, n in zip(self.matrices, other.matrices, strict=True)])
 
     def __sub__(self, other: "InvariantOperator") -> "InvariantOperator":
         return self + (-1.0) * other
@@ -147,9 +144,7 @@ class InvariantOperator:
     def __matmul__(self, other: "InvariantOperator") -> "InvariantOperator":
         """A B, with blocks A_k B_k: symmetric only if A and B commute (see `is_symmetric`)."""
         self._require_same(other)
-        return InvariantOperator(
-            self.symmetry, [m @ n for m, n in zip(self.matrices, other.matrices, strict=True)]
-        )
+        return InvariantOperator(self.symmetry, [m @ n for m, n in zip(self.matrices, other.matrices, strict=True)])
 
     def _blocks(self) -> list:
         return list(zip(self.symmetry.blocks, self.matrices, strict=True))

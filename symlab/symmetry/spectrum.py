@@ -13,8 +13,8 @@ from torch import Tensor
 def batched_eigh(matrices: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Eigenvalues [m] (ascending) and eigenvectors [m, m] of each M, one call of `torch.linalg.eigh` per distinct m.
 
-    Each M is symmetrised first, because eigh reads one triangle only. Half precision is computed in float32 (there is no
-    half-precision kernel). If the solver fails in float32 the group is solved again in float64, with a warning.
+    Each M is symmetrised first, because eigh reads one triangle only. Half precision is computed in float32 (there is
+    no half-precision kernel). If the solver fails in float32 the group is solved again in float64, with a warning.
 
     Raises:
         FloatingPointError: a matrix holds NaN or inf.
@@ -33,9 +33,7 @@ def batched_eigh(matrices: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
 
 def _eigh(stack: Tensor) -> tuple[Tensor, Tensor]:
     if not bool(stack.isfinite().all()):
-        raise FloatingPointError(
-            f"a {stack.shape[-1]} x {stack.shape[-1]} block holds NaN or inf: no spectrum"
-        )
+        raise FloatingPointError(f"a {stack.shape[-1]} x {stack.shape[-1]} block holds NaN or inf: no spectrum")
     dtype = stack.dtype
     work = stack if dtype in (torch.float32, torch.float64) else stack.float()
     work = (work + work.mT) / 2
@@ -45,8 +43,6 @@ def _eigh(stack: Tensor) -> tuple[Tensor, Tensor]:
         if work.dtype is torch.float64:
             raise
         size = stack.shape[-1]
-        warnings.warn(
-            f"eigh of a {size} x {size} block failed in {work.dtype}: retried in float64", stacklevel=2
-        )
+        warnings.warn(f"eigh of a {size} x {size} block failed in {work.dtype}: retried in float64", stacklevel=2)
         values, vectors = torch.linalg.eigh(work.double())
     return values.to(dtype), vectors.to(dtype)

@@ -1,7 +1,7 @@
 """The symmetry of a set of parameter tensors: axes, the group of each, and what commutes with them.
 
-Source of the mathematics: Bernacchia, "Global curvature for second-order optimization of neural networks" (ICML 2025), in the
-more general form that a block decomposition per axis gives.
+Source of the mathematics: Bernacchia, "Global curvature for second-order optimization of neural networks" (ICML 2025),
+in the more general form that a block decomposition per axis gives.
 
 Legend: P  number of weights;  S  number of samples;  k  isotypic block;  D_k  dimension of its irreducible piece;
 m_k  number of copies;  G_k [m_k, N_k]  the pieces of a gradient in block k;  M_k [m_k, m_k]  structured matrix.
@@ -46,13 +46,9 @@ class WeightSymmetry:
         groups: Mapping[str, Group],
     ) -> None:
         self.axes: dict[str, tuple[str, ...]] = {name: tuple(labels) for name, labels in axes.items()}
-        self.shapes: dict[str, tuple[int, ...]] = {
-            name: tuple(shapes[name]) for name in axes if name in shapes
-        }
+        self.shapes: dict[str, tuple[int, ...]] = {name: tuple(shapes[name]) for name in axes if name in shapes}
         self.sizes = _axis_sizes(self.axes, shapes)  # label -> size
-        self.groups: dict[str, Group] = _nontrivial_groups(
-            self.axes, self.sizes, groups
-        )  # non-free axes only
+        self.groups: dict[str, Group] = _nontrivial_groups(self.axes, self.sizes, groups)  # non-free axes only
         self.blocks: tuple[Block, ...] = build_blocks(self.axes, self.sizes, self.groups)
 
     def __repr__(self) -> str:
@@ -113,9 +109,7 @@ class WeightSymmetry:
             if not once:
                 return symmetry
             largest = max(once, key=symmetry.sizes.__getitem__)
-            symmetry = WeightSymmetry(
-                symmetry.axes, symmetry.shapes, {**symmetry.groups, largest: Group.ORTHOGONAL}
-            )
+            symmetry = WeightSymmetry(symmetry.axes, symmetry.shapes, {**symmetry.groups, largest: Group.ORTHOGONAL})
 
     def random_element(self, generator: torch.Generator) -> dict[str, Tensor]:
         """A uniformly random group element: axis label -> matrix g [n, n] (float64, CPU), for the non-free axes."""
@@ -124,8 +118,8 @@ class WeightSymmetry:
     def act(self, element: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """T'[i, j, ...] = sum g_a[i, i'] g_b[j, j'] ... T[i', j', ...] for each tensor with axes (a, b, ...).
 
-        `element` maps axis labels to matrices [n, n]; an axis that it lacks is left alone. `tensors` may hold any subset
-        of the parameters, each with an optional leading sample dimension.
+        `element` maps axis labels to matrices [n, n]; an axis that it lacks is left alone. `tensors` may hold any
+        subset of the parameters, each with an optional leading sample dimension.
         """
         return {name: self._act_on(element, name, tensor) for name, tensor in tensors.items()}
 
@@ -140,8 +134,7 @@ class WeightSymmetry:
     def split(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """G_k [S, m_k, N_k] for each block k, from tensors [S, *shape] (one sample dimension, always there)."""
         return [
-            torch.cat([piece.extract(tensors[piece.tensor]) for piece in block.pieces], dim=1)
-            for block in self.blocks
+            torch.cat([piece.extract(tensors[piece.tensor]) for piece in block.pieces], dim=1) for block in self.blocks
         ]
 
     def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -169,7 +162,7 @@ class WeightSymmetry:
         return InvariantOperator(self, matrices)
 
     def project_dense(self, matrix: Tensor) -> InvariantOperator:
-        """The Reynolds operator on a matrix C [P, P]: average over g of g C g^T; M_k[i, j] = tr(C's (i, j) piece) / D_k.
+        """The Reynolds operator on a matrix C [P, P]: average over g of g C g^T: M_k[i, j] = tr(C's (i, j) part) / D_k.
 
         Raises:
             ValueError: C is not [P, P].
@@ -193,8 +186,7 @@ class WeightSymmetry:
         batch = {name: x.mean(0, keepdim=True) for name, x in self._with_sample_dimension(tensors).items()}
         pieces = self.split(batch)
         invariant = [
-            rows if not block.axes else torch.zeros_like(rows)
-            for block, rows in zip(self.blocks, pieces, strict=True)
+            rows if not block.axes else torch.zeros_like(rows) for block, rows in zip(self.blocks, pieces, strict=True)
         ]
         return {name: x[0] for name, x in self.merge(invariant).items()}
 
@@ -205,9 +197,7 @@ class WeightSymmetry:
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """Tensors [S, *shape] from vectors [S, P]: the inverse of `flatten`."""
         chunks = vectors.split([_numel(self.shapes[name]) for name in self.axes], dim=1)
-        return {
-            name: chunk.reshape(-1, *self.shapes[name]) for name, chunk in zip(self.axes, chunks, strict=True)
-        }
+        return {name: chunk.reshape(-1, *self.shapes[name]) for name, chunk in zip(self.axes, chunks, strict=True)}
 
     def _with_sample_dimension(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         missing = [name for name in self.axes if name not in tensors]
@@ -233,23 +223,17 @@ def _numel(shape: Sequence[int]) -> int:
 
 def _axis_sizes(axes: Mapping[str, tuple[str, ...]], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     if set(axes) != set(shapes):
-        raise ValueError(
-            f"axes and shapes must name the same tensors, differ in {sorted(set(axes) ^ set(shapes))}"
-        )
+        raise ValueError(f"axes and shapes must name the same tensors, differ in {sorted(set(axes) ^ set(shapes))}")
     sizes: dict[str, int] = {}
     for name, labels in axes.items():
         shape = tuple(shapes[name])
         if len(labels) != len(shape):
-            raise ValueError(
-                f"{name} has {len(shape)} dimensions {list(shape)} but {len(labels)} labels {labels}"
-            )
+            raise ValueError(f"{name} has {len(shape)} dimensions {list(shape)} but {len(labels)} labels {labels}")
         if 0 in shape:
             raise ValueError(f"{name} is empty: shape {list(shape)}; leave empty tensors out of the symmetry")
         for label, n in zip(labels, shape, strict=True):
             if sizes.setdefault(label, n) != n:
-                raise ValueError(
-                    f"axis {label!r} has size {sizes[label]} elsewhere but {n} in {name} {list(shape)}"
-                )
+                raise ValueError(f"axis {label!r} has size {sizes[label]} elsewhere but {n} in {name} {list(shape)}")
     return sizes
 
 
@@ -259,7 +243,7 @@ def _nontrivial_groups(
     unknown = sorted(set(groups) - set(sizes))
     if unknown:
         raise ValueError(f"groups names axes that no tensor has: {unknown}; the axes are {list(sizes)}")
-    kept = {}
+    kept: dict[str, Group] = {}
     for label, n in sizes.items():
         group = groups.get(label, Group.TRIVIAL)
         if group is Group.TRIVIAL or (group is Group.PERMUTATION and n == 1):

@@ -1,0 +1,329 @@
+"""SymO: precondition with the symmetry-structured second moment of the gradient, at the cost of Adam.
+
+Source: Bernacchia, "Global curvature for second-order optimization of neural networks" (ICML 2025).
+
+Legend: k  isotypic block of the weight space;  G_k [m_k, N_k]  the pieces of the gradient in it;  D_k  dimension of its
+irreducible piece;  M_k [m_k, m_k]  running second moment;  t  number of the update, from 1.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from symlab.optim.structured_moment import apply_root, power_roots, update_moments, zero_moments
+from symlab.symmetry import Group, WeightSymmetry
+
+
+class Coverage(NamedTuple):
+    """Which rule covers a tensor, and how many weights of it."""
+
+    tensor: str
+    rule: str
+    weights: int
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What SymO does with one parameter group: its symmetry, and which tensors are viewed how."""
+
+    symmetry: WeightSymmetry
+    inside: frozenset[str]  # names that the given symmetry knows
+    work_dtype: torch.dtype  # of gradients and updates: float32 or better
+
+
+class SymO(Optimizer):
+    """theta <- theta - lr (Sigma_t + eps I)^exponent g_t, Sigma_t the group-averaged second moment of the gradient.
+
+    Per block: M_k <- beta M_k + (1 - beta) G_k G_k^T / D_k;  Sigma_t = M_k / (1 - beta^t);  eps = damping x the
+    largest eigenvalue of that block's Sigma_t. With momentum mu, the step takes b_t = mu b_{t-1} + g_t in place of g_t
+    (the statistics do not). Decoupled weight decay: theta <- (1 - lr weight_decay) theta before the step.
+
+    Args:
+        named_parameters: pairs (name, parameter), as of `model.named_parameters()`, or a list of groups
+            `{"params": [pairs], ...}`. Statistics couple the tensors of one group only.
+        symmetry: the model's `WeightSymmetry`, e.g. of `infer_symmetry(model, inputs)`. It may know more tensors.
+        lr: > 0. The update's root mean square per block is about lr, whatever the scale of the loss (exponent -1/2).
+        beta: decay of the statistics, in [0, 1).
+        momentum: mu, in [0, 1); the step grows by up to 1 / (1 - mu), as with SGD.
+        damping: >= 0, relative to the largest eigenvalue, block by block.
+        exponent: in [-1, 0]; -1/2 is the paper's, 0 is gradient descent.
+        update_every: roots are renewed every that many steps; the statistics at every step.
+        max_block: blocks with m_k above it are coarsened (`WeightSymmetry.coarsen`), so that the cost of a step stays
+            bounded by eigh of that size.
+        weight_decay: >= 0.
+        statistics_dtype: float64 keeps directions whose second moment is 1e-13 of the largest one; float32 (for a
+            device without float64) loses those below 1e-5, and with them most of the gain on ill-conditioned inputs.
+
+    Parameters outside the symmetry: one scalar per tensor, M = running mean of its squared entries (as if every axis
+    were under O(n)). Parameters without a gradient at a step are left untouched and count as zero gradients in the
+    statistics. Empty parameters are left alone. Eigenvalues are floored at m x machine epsilon of the largest; a zero
+    gradient gives a zero update. A step with one NaN or inf gradient entry raises and changes nothing.
+
+    Raises:
+        ValueError: an argument out of range (named, with its value); parameters without names; complex parameters.
+        FloatingPointError: from `step`, a gradient that is not finite, naming the parameter.
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]],
+        symmetry: WeightSymmetry,
+        lr: float,
+        *,
+        beta: float = 0.95,
+        momentum: float = 0.0,
+        damping: float = 0.0,
+        exponent: float = -0.5,
+        update_every: int = 1,
+        max_block: int = 256,
+        weight_decay: float = 0.0,
+        statistics_dtype: torch.dtype = torch.float64,
+    ) -> None:
+        if statistics_dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"statistics_dtype must be torch.float32 or torch.float64, got {statistics_dtype}")
+        self.symmetry = symmetry
+        self.statistics_dtype = statistics_dtype
+        self._plans: list[_Plan] = []
+        defaults = {
+            "lr": lr,
+            "beta": beta,
+            "momentum": momentum,
+            "damping": damping,
+            "exponent": exponent,
+            "update_every": update_every,
+            "max_block": max_block,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(named_parameters, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as pairs (name, parameter); their statistics are their own (see the class)."""
+        super().add_param_group(param_group)
+        try:
+            self._plans.append(self._plan(self.param_groups[-1]))
+        except ValueError:
+            del self.param_groups[-1]
+            raise
+
+    def _plan(self, group: Mapping[str, Any]) -> _Plan:
+        _check_hyperparameters(group)
+        if "param_names" not in group:
+            raise ValueError("SymO needs names: pass model.named_parameters(), not model.parameters()")
+        parameters = dict(zip(group["param_names"], group["params"], strict=True))
+        for name, p in parameters.items():
+            if p.is_complex():
+                raise ValueError(f"{name} is complex: SymO takes real parameters")
+            known = self.symmetry.shapes.get(name, p.shape)
+            if known != tuple(p.shape):
+                raise ValueError(f"{name} is {list(p.shape)}, but {list(known)} in the symmetry")
+        if len({p.device for p in parameters.values()}) > 1:
+            raise ValueError(
+                f"one group's parameters must be on one device, got { ({p.device for p in parameters.values()}) }"
+            )
+        inside = [name for name, p in parameters.items() if name in self.symmetry.axes]
+        outside = [name for name, p in parameters.items() if name not in self.symmetry.axes and p.numel() > 0]
+        symmetry = _extend(self.symmetry.restrict(inside), {name: parameters[name].shape for name in outside})
+        wide = any(p.dtype is torch.float64 for p in parameters.values())
+        return _Plan(
+            symmetry=symmetry.coarsen(group["max_block"]),
+            inside=frozenset(inside),
+            work_dtype=torch.float64 if wide else torch.float32,
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update; `closure`, if given, re-evaluates the model and returns the loss, which is returned."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._require_finite_gradients()
+        for group, plan in zip(self.param_groups, self._plans, strict=True):
+            _check_hyperparameters(group, after_schedule=True)
+            self._step_group(group, plan)
+        return loss
+
+    def _step_group(self, group: dict[str, Any], plan: _Plan) -> None:
+        parameters = {n: p for n, p in zip(group["param_names"], group["params"], strict=True) if p.numel() > 0}
+        if all(p.grad is None for p in parameters.values()):
+            return
+        state = self.state[group["params"][0]]
+        state["step"] = step = state.get("step", 0) + 1
+        gradients = {name: _work_gradient(p, plan, name) for name, p in parameters.items()}  # [1, *shape]
+        pieces = plan.symmetry.split(gradients)  # [1, m_k, N_k]
+        if "moments" not in state:
+            state["moments"] = zero_moments(plan.symmetry.blocks, pieces, self.statistics_dtype)
+        update_moments(state["moments"], plan.symmetry.blocks, pieces, group["beta"])
+        if (step - 1) % group["update_every"] == 0:
+            correction = 1 - group["beta"] ** step
+            roots = power_roots(state["moments"], correction, group["damping"], group["exponent"])
+        else:
+            roots = list(zip(state["eigenvectors"], state["powers"], strict=True))
+        if group["update_every"] > 1:
+            state["eigenvectors"], state["powers"] = [q for q, _ in roots], [f for _, f in roots]
+        if group["momentum"]:
+            pieces = plan.symmetry.split(self._momentum(group, parameters, gradients))
+        updates = plan.symmetry.merge([apply_root(q, f, g) for (q, f), g in zip(roots, pieces, strict=True)])
+        for name, p in parameters.items():
+            if p.grad is not None:
+                p.mul_(1 - group["lr"] * group["weight_decay"]) if group["weight_decay"] else None
+                p.add_(updates[name][0].reshape(p.shape).to(p.dtype), alpha=-group["lr"])
+
+    def _momentum(
+        self, group: Mapping[str, Any], parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        buffers = {}
+        for name, p in parameters.items():
+            if p.grad is None:
+                buffers[name] = self.state[p].get("momentum_buffer", gradients[name])
+                continue
+            buffer = self.state[p].get("momentum_buffer")
+            self.state[p]["momentum_buffer"] = buffers[name] = (
+                gradients[name].clone() if buffer is None else buffer.mul_(group["momentum"]).add_(gradients[name])
+            )
+        return buffers
+
+    def _require_finite_gradients(self) -> None:
+        named = [
+            (name, p.grad)
+            for group in self.param_groups
+            for name, p in zip(group["param_names"], group["params"], strict=True)
+            if p.grad is not None and p.numel() > 0
+        ]
+        sparse = [name for name, grad in named if grad.layout is not torch.strided]
+        if sparse:
+            raise ValueError(f"the gradient of {sparse[0]} is sparse: SymO takes dense gradients")
+        if named and not bool(torch.nn.utils.get_total_norm([grad for _, grad in named], math.inf).isfinite()):
+            bad = next((name for name, grad in named if not bool(grad.isfinite().all())), named[0][0])
+            raise FloatingPointError(f"the gradient of {bad} holds NaN or inf: no weight and no statistic was changed")
+
+    def coverage(self) -> list[Coverage]:
+        """One row per tensor: the blocks that hold it, and its number of weights."""
+        rows = []
+        for group, plan in zip(self.param_groups, self._plans, strict=True):
+            for name, p in zip(group["param_names"], group["params"], strict=True):
+                sizes = [b.copies for b in plan.symmetry.blocks if any(piece.tensor == name for piece in b.pieces)]
+                rule = f"symmetry, blocks of {sizes}" if name in plan.inside else "one scalar per tensor"
+                rows.append(Coverage(name, rule if p.numel() else "empty, left alone", p.numel()))
+        return rows
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore statistics and settings; every tensor keeps the dtype it was saved with.
+
+        Raises:
+            ValueError: the saved blocks do not fit this optimizer's (another model, symmetry or max_block).
+        """
+        plans = self._plans_for(state_dict)
+        super().load_state_dict(state_dict)
+        self._plans = plans
+        for index, p in self._saved_parameters(state_dict):
+            if index in state_dict["state"]:  # the stock loader has cast the statistics to the parameter's dtype
+                self.state[p] = _copied(state_dict["state"][index], p.device)
+
+    def _saved_parameters(self, state_dict: Mapping[str, Any]) -> list[tuple[int, Tensor]]:
+        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
+        return list(zip(saved, (p for group in self.param_groups for p in group["params"]), strict=True))
+
+    def _plans_for(self, state_dict: Mapping[str, Any]) -> list[_Plan]:
+        """The plans under the saved settings, checked against the saved blocks."""
+        if [len(g["params"]) for g in state_dict["param_groups"]] != [len(g["params"]) for g in self.param_groups]:
+            return self._plans  # torch's own loader names this mistake
+        plans = []
+        for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            plan = self._plan({**group, **saved, "params": group["params"], "param_names": group["param_names"]})
+            first = saved["params"][0] if saved["params"] else None
+            found = [len(m) for m in state_dict["state"].get(first, {}).get("moments", [])]
+            expected = [block.copies for block in plan.symmetry.blocks]
+            if found and found != expected:
+                raise ValueError(
+                    f"saved blocks are {found}, this optimizer's are {expected}: another model or symmetry"
+                )
+            plans.append(plan)
+        return plans
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"symmetry": self.symmetry, "statistics_dtype": self.statistics_dtype, "_plans": self._plans}
+        return {**super().__getstate__(), **own}
+
+
+def symo(
+    model: nn.Module,
+    inputs: Tensor,
+    *,
+    lr: float,
+    beta: float = 0.95,
+    momentum: float = 0.0,
+    damping: float = 0.0,
+    exponent: float = -0.5,
+    update_every: int = 1,
+    max_block: int = 256,
+    weight_decay: float = 0.0,
+) -> SymO:
+    """`SymO` on all trainable parameters of a model, with the symmetry that `infer_symmetry` finds and verifies."""
+    from symlab.symmetry.infer import infer_symmetry
+
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return SymO(
+        trainable,
+        infer_symmetry(model, inputs),
+        lr,
+        beta=beta,
+        momentum=momentum,
+        damping=damping,
+        exponent=exponent,
+        update_every=update_every,
+        max_block=max_block,
+        weight_decay=weight_decay,
+    )
+
+
+def _extend(symmetry: WeightSymmetry, outside: Mapping[str, torch.Size]) -> WeightSymmetry:
+    """The symmetry with further tensors, each with axes of its own under O(n): one scalar per tensor."""
+    axes, shapes, groups = dict(symmetry.axes), dict(symmetry.shapes), dict(symmetry.groups)
+    for name, shape in outside.items():
+        shapes[name] = tuple(shape) or (1,)
+        axes[name] = tuple(f"outside:{name}:{d}" for d in range(len(shapes[name])))
+        groups.update(dict.fromkeys(axes[name], Group.ORTHOGONAL))
+    return WeightSymmetry(axes, shapes, groups)
+
+
+def _work_gradient(p: Tensor, plan: _Plan, name: str) -> Tensor:
+    """The gradient (zero where there is none) as [1, *shape] in the working dtype."""
+    shape = plan.symmetry.shapes[name]
+    if p.grad is None:
+        return p.new_zeros(1, *shape, dtype=plan.work_dtype)
+    return p.grad.to(plan.work_dtype).reshape(1, *shape)
+
+
+def _copied(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().to(device, copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(item, device) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item, device) for item in value]
+    return value
+
+
+def _check_hyperparameters(group: Mapping[str, Any], after_schedule: bool = False) -> None:
+    lr = group["lr"]
+    if not (math.isfinite(lr) and (lr > 0 or (after_schedule and lr == 0))):
+        raise ValueError(f"lr must be positive and finite, got {lr}")
+    for key, low, high, closed in (
+        ("beta", 0.0, 1.0, False),
+        ("momentum", 0.0, 1.0, False),
+        ("damping", 0.0, math.inf, False),
+        ("exponent", -1.0, 0.0, True),
+        ("weight_decay", 0.0, math.inf, False),
+    ):
+        value = group[key]
+        if not (low <= value < high or (closed and value == high)):
+            raise ValueError(f"{key} must lie in [{low:g}, {high:g}{']' if closed else ')'}, got {value}")
+    for key in ("update_every", "max_block"):
+        if not (isinstance(group[key], int) and group[key] >= 1):
+            raise ValueError(f"{key} must be a whole number of at least 1, got {group[key]}")
