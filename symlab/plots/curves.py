@@ -7,8 +7,9 @@ and, for several runs, `run` (a name) and `group` (what the run has in common wi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,8 @@ from matplotlib.patches import Patch
 from symlab.plots.style import GREY, colour_and_marker, plain
 
 X_LABELS = {"step": "step (updates)", "epoch": "epoch", "time_s": "training time (s)"}
-SPLIT_LOOKS = {"test": ("-", 1.4), "train": (":", 1.1)}
+SPLIT_LOOKS: dict[str, tuple[Literal["-", ":"], float]] = {"test": ("-", 1.4), "train": (":", 1.1)}
+Curves = dict[str, dict[str, "Curve"]]  # split -> group -> curve
 MAX_LEGEND_GROUPS = 14
 STD_BAND = "±1 std over runs"
 RANGE_BAND = "min to max over runs"
@@ -112,6 +114,24 @@ def _tails(values: pd.DataFrame, places: pd.Series, last_common: float) -> tuple
     return tuple(tails)
 
 
+def curves_by_split(rows: pd.DataFrame, x: str, columns: Mapping[str, str]) -> Curves:
+    """The curves of each group, in the table's order, for each split of `columns` (split -> column) with
+    values.
+    """
+    return {
+        split: {str(group): aggregate(part, x, column) for group, part in rows.groupby("group", sort=False)}
+        for split, column in columns.items()
+        if rows[column].notna().any()
+    }
+
+
+def draw_curves(axes: Axes, curves: Curves) -> None:
+    """All of them: one colour (and marker) per group, one line style per split."""
+    for split, groups in curves.items():
+        for index, curve in enumerate(groups.values()):
+            draw_curve(axes, curve, split, *colour_and_marker(index))
+
+
 def draw_curve(axes: Axes, curve: Curve, split: str, colour: str, marker: str) -> None:
     """Mean, band and tails of one group: test solid, train dotted, single runs thin."""
     style, width = SPLIT_LOOKS[split]
@@ -134,29 +154,35 @@ def draw_curve(axes: Axes, curve: Curve, split: str, colour: str, marker: str) -
         axes.plot(x, y, linestyle=style, linewidth=0.5, color=colour, marker="." if len(x) == 1 else "")
 
 
-def group_handles(curves: dict[str, Curve]) -> list[Artist]:
-    """Legend entries of the groups: colour, marker, label and number of runs."""
+def legend_handles(curves: Curves) -> list[Artist]:
+    """Legend entries: the groups, then what they share (line styles of the splits, bands, single runs)."""
+    if not curves:
+        return []
+    every = [curve for groups in curves.values() for curve in groups.values()]
+    return _group_handles(next(iter(curves.values()))) + _shared_handles(every, list(curves))
+
+
+def _group_handles(curves: dict[str, Curve]) -> list[Artist]:
     handles: list[Artist] = []
     for index, (group, curve) in enumerate(curves.items()):
         if index == MAX_LEGEND_GROUPS:
             handles.append(Line2D([], [], linestyle="", label=f"and {len(curves) - index} more groups"))
             break
         colour, marker = colour_and_marker(index)
-        count = f" ({curve.runs} runs)" if curve.runs > 1 else ""
+        count = f"(n={curve.runs})" if curve.runs > 1 else ""
         if group or count:
-            label = plain(f"{group}{count}".strip())
+            label = plain(f"{group} {count}".strip())
             handles.append(Line2D([], [], color=colour, marker=marker, markersize=3, linewidth=1.4, label=label))
     return handles
 
 
-def shared_handles(curves: Sequence[Curve], splits: Sequence[str]) -> list[Artist]:
-    """Legend entries for what all groups share: line styles of the splits, the band, single runs."""
+def _shared_handles(curves: Sequence[Curve], splits: Sequence[str]) -> list[Artist]:
     handles: list[Artist] = []
     for split in splits:
         style, width = SPLIT_LOOKS[split]
         handles.append(Line2D([], [], color=GREY, linestyle=style, linewidth=width, label=split))
-    for band in sorted({curve.band for curve in curves if curve.band}):
-        handles.append(Patch(facecolor=GREY, alpha=0.3, linewidth=0, label=f"{band} (test)"))
+    bands = sorted({curve.band for curve in curves if curve.band}, reverse=True)
+    handles += [Patch(facecolor=GREY, alpha=0.3, linewidth=0, label=f"{band} (test)") for band in bands]
     if any(curve.tails for curve in curves if curve.runs > 1):
         handles.append(Line2D([], [], color=GREY, linewidth=0.5, label="single runs"))
     return handles

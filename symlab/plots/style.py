@@ -7,6 +7,7 @@ its last reference.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 
@@ -22,6 +23,7 @@ TITLE_PT, TEXT_PT, SMALL_PT = 8.0, 8.0, 7.0
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 GREY = "#595959"
+LETTER_EM = 0.53  # mean width of a letter of the font
 LINE_IN = 0.15  # height of one line of the title or the legend
 
 
@@ -36,27 +38,52 @@ def plain(text: str) -> str:
 
 
 def wrapped(text: str, width_in: float, points: float) -> str:
-    """`text` broken into lines that fit `width_in` at a font size of `points` (average glyph: 0.55 em)."""
-    columns = max(int(width_in * 72 / (0.55 * points)), 8)
+    """`text` broken into lines that fit `width_in` at a font size of `points`."""
+    columns = max(int(width_in * 72 / (LETTER_EM * points)), 8)
     return "\n".join(textwrap.wrap(plain(text), columns))
 
 
-def new_figure(title: str, legend_lines: int, width_in: float, height_in: float) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes; `height_in` is that without title and legend, which add their lines."""
+def figure_with_legend(title: str, handles: Sequence[Artist], width_in: float, height_in: float) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes, the legend under them, so that it never covers a curve.
+
+    `width_in`, `height_in`: inches; title and legend add the height of their lines. Raises ValueError
+    unless both are positive.
+    """
     if not (width_in > 0 and height_in > 0):
         raise ValueError(f"width_in and height_in must be positive, got {width_in} and {height_in}")
     heading = wrapped(title, width_in - 0.3, TITLE_PT)
-    extra = LINE_IN * (heading.count("\n") + 1 + legend_lines)
-    figure = Figure(figsize=(width_in, height_in + extra), dpi=DPI, layout="constrained")
+    columns = legend_columns([str(handle.get_label()) for handle in handles], width_in)
+    lines = heading.count("\n") + 1 + math.ceil(len(handles) / columns)
+    figure = Figure(figsize=(width_in, height_in + LINE_IN * lines), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    axes = _bare_axes(figure)
     axes.set_title(heading, fontsize=TITLE_PT)
+    if handles:
+        _legend_below(figure, handles, columns)
+    return figure, axes
+
+
+def _bare_axes(figure: Figure) -> Axes:
+    axes = figure.add_subplot()
     axes.tick_params(labelsize=SMALL_PT, which="both")
     axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    return figure, axes
+    return axes
+
+
+def _legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    figure.legend(
+        handles=list(handles),
+        loc="outside lower center",
+        ncols=columns,
+        fontsize=SMALL_PT,
+        frameon=False,
+        handlelength=2.2,
+        columnspacing=1.2,
+        labelspacing=0.3,
+    )
 
 
 def label_axes(axes: Axes, x_label: str, y_label: str) -> None:
@@ -65,22 +92,11 @@ def label_axes(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_ylabel(plain(y_label), fontsize=TEXT_PT)
 
 
-def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """The legend under the axes, so that it never covers a curve."""
-    if handles:
-        figure.legend(
-            handles=list(handles),
-            loc="outside lower center",
-            ncols=columns,
-            fontsize=SMALL_PT,
-            frameon=False,
-            handlelength=2.2,
-            columnspacing=1.2,
-            labelspacing=0.3,
-        )
-
-
 def legend_columns(labels: Sequence[str], width_in: float) -> int:
-    """Two columns if every label fits into half the width, one otherwise."""
-    room = (width_in / 2 - 0.45) * 72 / (0.55 * SMALL_PT)
-    return 2 if labels and all(len(label) <= room for label in labels) else 1
+    """Two columns if the labels of the first half and those of the second fit beside each other, else one."""
+    half = (len(labels) + 1) // 2
+    if half < 1 or half == len(labels):
+        return 1
+    letters = max(map(len, labels[:half])) + max(map(len, labels[half:]))
+    room_pt = width_in * 72 - 2 * 3.0 * SMALL_PT - 1.2 * SMALL_PT - 8  # handles, gap, margin
+    return 2 if letters * LETTER_EM * SMALL_PT <= room_pt else 1
