@@ -28,9 +28,7 @@ def read_cifar(title: str, source: type[CIFAR10], root: Path, download: bool) ->
     try:
         parts = [source(str(root), train=train, download=False) for train in (True, False)]
     except RuntimeError as error:
-        raise ValueError(
-            f"{title}: files in {folder} are missing or fail their MD5 check; {remedy}"
-        ) from error
+        raise ValueError(f"{title}: files in {folder} are missing or fail their MD5 check; {remedy}") from error
     train, test = (
         (torch.from_numpy(part.data).permute(0, 3, 1, 2), torch.tensor(part.targets, dtype=torch.int64))
         for part in parts

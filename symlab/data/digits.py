@@ -31,9 +31,7 @@ def digits(
     images, labels = _load()
     generator = torch.Generator().manual_seed(seed)
     train_rows, test_rows = _stratified(labels, test_fraction, generator)
-    train_images, train_labels = subset(
-        "num_train", images[train_rows], labels[train_rows], num_train, generator
-    )
+    train_images, train_labels = subset("num_train", images[train_rows], labels[train_rows], num_train, generator)
     test_images, test_labels = subset("num_test", images[test_rows], labels[test_rows], num_test, generator)
     train_inputs, test_inputs = standardise(train_images, test_images)
     return Dataset(

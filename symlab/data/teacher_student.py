@@ -80,9 +80,7 @@ def teacher_student(
 
     train_inputs, train_targets = draw(num_train, train_stream)
     test_inputs, test_targets = draw(num_test, test_stream)
-    reference = least_squares_test_loss(
-        train_inputs, train_targets, test_inputs, test_targets, intercept=bias_std > 0
-    )
+    reference = least_squares_test_loss(train_inputs, train_targets, test_inputs, test_targets, intercept=bias_std > 0)
     return Dataset(
         name="teacher_student",
         train_inputs=train_inputs,
