@@ -1,0 +1,232 @@
+"""Train one model with one optimizer on one data set, from a seed to metrics, a summary and a figure."""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from symlab.data.dataset import Dataset
+from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.training.batches import Batches
+from symlab.training.best import Best
+from symlab.training.build import build_model, build_optimizer, is_natural_loss, number_of_parameters
+from symlab.training.factories import (
+    DataFactory,
+    Loss,
+    ModelFactory,
+    OptimizerFactory,
+    PlotFunction,
+    Schedule,
+)
+from symlab.training.fit import Evaluations, Event, Training, fit
+from symlab.training.keeper import Keeper
+from symlab.training.place import find_device, find_dtype, repeatable
+from symlab.training.progress import progress_bar
+from symlab.training.rates import Rates
+from symlab.training.signals import StopRequest, stop_on_signals
+from symlab.training.summary import cost_figures, result_figures
+from symlab.training.update import DivergedError
+
+RESUMABLE_CHANGES = (
+    "checkpoint_every_s",
+    "device",
+    "epochs",
+    "plot",
+    "progress",
+    "targets",
+    "threads",
+)
+"""Keys that may differ when a run is resumed. `device` and `threads` change rounding, `epochs` the schedules that know
+the run's length; with the same values the resumed run equals the uninterrupted one bit for bit."""
+
+logger = logging.getLogger("symlab")
+
+
+def train(
+    run: RunDir,
+    *,
+    model: ModelFactory,
+    data: DataFactory,
+    optimizer: OptimizerFactory,
+    schedule: Schedule,
+    loss: Loss,
+    plot: PlotFunction,
+    seed: int = 0,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int | None = None,
+    deterministic: bool = True,
+    epochs: int = 200,
+    batch_size: int | None = None,
+    drop_last: bool = False,
+    warmup_steps: int = 0,
+    eval_every: int | None = None,
+    eval_batch_size: int = 5000,
+    eval_train_size: int | None = None,
+    targets: Sequence[float] = (),
+    checkpoint_every_s: float = 60.0,
+    progress: bool = True,
+) -> Outcome:
+    """w_{t+1} = optimizer(w_t, gradient of `loss` on batch t, lr x schedule(t)) for `epochs` passes over the data.
+
+    Writes metrics.csv (a row before the first update, every `eval_every` updates and after the last), checkpoints,
+    summary.json and the figure `loss` into `run`. A checkpoint `last` that is there already is continued: killed at any
+    moment and called again, metrics (but for time_s) and weights equal the uninterrupted run's bit for bit on the CPU.
+
+    `seed` fixes the initial weights, the order of batches and dropout; the data has a seed of its own. `batch_size`
+    None is the full batch; see `symlab.training.batches.Batches` for the last batch of an epoch. `eval_every` is in
+    updates, None: once per epoch; `eval_train_size` the number of training rows for train_loss, None: all, 0: none.
+    `targets` are test losses whose first step is reported. `warmup_steps` linear steps come before the schedule.
+
+    SIGTERM, SIGUSR1 and SIGINT save a checkpoint and end with status interrupted and exit code 128 + signal; a loss,
+    gradient or weight that is not finite ends with status diverged and exit code 3.
+
+    Raises BadInput, before the first step, for values, devices and shapes that cannot work.
+    """
+    _check_at_least(1, epochs=epochs, threads=threads, eval_every=eval_every, eval_batch_size=eval_batch_size)
+    _check_at_least(0, seed=seed, eval_train_size=eval_train_size, checkpoint_every_s=checkpoint_every_s)
+    _check_at_least(0, **{f"targets[{i}]": level for i, level in enumerate(targets)})
+    place, kind = find_device(device), find_dtype(dtype)
+    with stop_on_signals() as stop, repeatable(seed, place, threads, deterministic):
+        dataset = data().to(place, kind)
+        net = build_model(model, dataset, seed, place, kind)
+        references = _references(dataset, is_natural_loss(loss, net, dataset))
+        training = Training(net, build_optimizer(optimizer, net, dataset.train_inputs))
+        batches = Batches(dataset.train_inputs, dataset.train_targets, batch_size, seed, drop_last)
+        per_epoch = batches.steps_per_epoch
+        rates = Rates(schedule, warmup_steps, epochs * per_epoch)
+        train_rows = len(dataset.train_inputs) if eval_train_size is None else eval_train_size
+        evaluations = Evaluations(dataset, loss, eval_every or per_epoch, eval_batch_size, train_rows)
+        best = Best("test_loss" if dataset.num_classes is None else "test_accuracy")
+        keeper = Keeper(run, training, best, seed=seed, steps_per_epoch=per_epoch, every_s=checkpoint_every_s)
+
+        torch.manual_seed(seed)  # dropout must not depend on what the factories drew
+        _begin(run, keeper, rates, place, dtype)
+        step_seconds: list[float] = []
+        events = fit(training, batches, loss, rates, evaluations, stop)
+        message = _record(run, events, keeper, step_seconds, rates.total_steps, progress)
+
+        summary = _ending(training, rates.total_steps, stop, message)
+        summary |= result_figures(run.read_rows(), best, targets, references)
+        summary |= _setting(net, dataset, place, dtype, seed) | cost_figures(step_seconds, place)
+        run.write_summary(summary)
+        if summary["status"] != "interrupted" and summary["evaluations"]:
+            _draw(run, plot, references, title=f"{dataset.name}, seed {seed}")
+        _log_end(summary)
+        # a signal during the last moments does not undo the run, but a sweep must still learn of it
+        exit_code = stop.exit_code if summary["status"] == "completed" else summary["exit_code"]
+        return Outcome(summary["status"], exit_code, summary)
+
+
+def _check_at_least(least: int, **values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not least <= value < math.inf:
+            raise BadInput(f"{name} must be finite and at least {least}, got {value}")
+
+
+def _references(dataset: Dataset, comparable: bool) -> dict[str, float]:
+    if dataset.references and not comparable:
+        logger.warning("the loss is not the natural one of data %s: its references are left out", dataset.name)
+    return dict(dataset.references) if comparable else {}
+
+
+def _begin(run: RunDir, keeper: Keeper, rates: Rates, place: torch.device, dtype: str) -> None:
+    """Continue from a checkpoint if there is one, and say what starts."""
+    total, training = rates.total_steps, keeper.training
+    for step in (0, rates.warmup_steps, total - 1):
+        rates.factor(step)  # a bad schedule stops here, before the first step
+    resumed = keeper.resume()
+    if training.step > total:
+        raise BadInput(f"the checkpoint has {training.step} updates, more than the {total} that epochs asks for")
+    threads = torch.get_num_threads()
+    run.write_environment({"device": str(place), "dtype": dtype, "threads": threads, "seed": keeper.seed})
+    logger.info(
+        "%s %s at step %d of %d: %d parameters, %s, device %s, %d threads",
+        "continuing" if resumed else "starting",
+        run.path,
+        training.step,
+        total,
+        number_of_parameters(training.model),
+        dtype,
+        place,
+        threads,
+    )
+
+
+def _record(
+    run: RunDir, events: Iterable[Event], keeper: Keeper, step_seconds: list[float], total: int, progress: bool
+) -> str | None:
+    """Write rows and checkpoints as they come; returns what went wrong if the run diverged."""
+    message = None
+    with progress_bar(total, keeper.training.step, progress) as bar:
+        try:
+            for event in events:
+                if event.row is not None:
+                    run.append_rows([event.row])
+                    keeper.best.offer(event.row, keeper.training.model)
+                if event.seconds is not None:
+                    step_seconds.append(event.seconds)
+                    bar.set_postfix_str(f"loss {event.batch_loss:.3g}", refresh=False)
+                    bar.update()
+                keeper.save_when_due()
+        except DivergedError as error:
+            message = str(error)
+    keeper.save()
+    return message
+
+
+def _ending(training: Training, total: int, stop: StopRequest, message: str | None) -> dict[str, Any]:
+    """Status and exit code. A signal that came after the last evaluation did not interrupt anything."""
+    if message is not None:
+        status, exit_code = "diverged", 3
+    elif training.evaluated == total:
+        status, exit_code = "completed", 0
+    else:
+        status, exit_code = "interrupted", stop.exit_code
+    return {
+        "status": status,
+        "exit_code": exit_code,
+        "message": message,
+        "step": training.step,
+        "total_steps": total,
+        "time_s": training.seconds,
+    }
+
+
+def _setting(model: torch.nn.Module, dataset: Dataset, place: torch.device, dtype: str, seed: int) -> dict[str, Any]:
+    return {
+        "data": dataset.name,
+        "train_rows": len(dataset.train_inputs),
+        "test_rows": len(dataset.test_inputs),
+        "parameters": number_of_parameters(model),
+        "seed": seed,
+        "device": str(place),
+        "dtype": dtype,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _draw(run: RunDir, plot: PlotFunction, references: Mapping[str, float], *, title: str) -> None:
+    """The figure `loss` from the rows on disk, so that it shows what a later redraw will show."""
+    import pandas
+
+    run.save_figure("loss", plot(pandas.DataFrame(run.read_rows()), references, title=title))
+
+
+def _log_end(summary: Mapping[str, Any]) -> None:
+    if summary["message"]:
+        logger.error("diverged, everything so far is kept: %s", summary["message"])
+    final, best = summary["final"] or {}, summary["best"]
+    logger.info(
+        "%s at step %d of %d: test loss %s, best %s %s at step %s, %.1f s of training",
+        summary["status"],
+        summary["step"],
+        summary["total_steps"],
+        final.get("test_loss"),
+        best["metric"],
+        best["value"],
+        best["step"],
+        summary["time_s"],
+    )

@@ -1,0 +1,77 @@
+"""From factories to a model and an optimizer that fit the data."""
+
+import torch
+from torch import Tensor, nn
+
+from symlab.data.dataset import Dataset
+from symlab.rundir import BadInput
+from symlab.training import losses
+from symlab.training.evaluate import eval_mode
+from symlab.training.factories import Loss, ModelFactory, OptimizerFactory
+
+SAMPLE_ROWS = 32
+"""Training rows that an optimizer's factory is given, enough to trace the model and check its symmetry."""
+
+
+def build_model(
+    factory: ModelFactory, dataset: Dataset, seed: int, device: torch.device, dtype: torch.dtype
+) -> nn.Module:
+    """The model for the data's shapes, drawn on the CPU from `seed` (so the same on every device), then moved and cast.
+
+    Raises BadInput when it cannot take the data's rows or does not give one output per class (or target column).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = factory(dataset.input_shape, dataset.output_size, generator).to(device, dtype)
+    check_model(model, dataset)
+    return model
+
+
+@torch.no_grad()
+def check_model(model: nn.Module, dataset: Dataset) -> None:
+    """One forward pass in eval mode on at most two training rows, whose outputs must be [rows, output_size]."""
+    inputs = dataset.train_inputs[:2]  # [2, ...]
+    task = "target columns" if dataset.num_classes is None else "classes"
+    try:
+        with eval_mode(model):
+            outputs = model(inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise BadInput(
+            f"the model cannot take rows of data {dataset.name} (shape {list(dataset.input_shape)},"
+            f" {inputs.dtype}): {error}"
+        ) from error
+    expected = [len(inputs), dataset.output_size]
+    if list(outputs.shape) != expected:
+        raise BadInput(
+            f"the model's outputs for {len(inputs)} rows have shape {list(outputs.shape)}, but data {dataset.name}"
+            f" has {dataset.output_size} {task}: expected {expected}"
+        )
+
+
+@torch.no_grad()
+def is_natural_loss(loss: Loss, model: nn.Module, dataset: Dataset) -> bool:
+    """Whether `loss` is the data's natural one (`losses.auto`) on the first rows, so that the references compare.
+
+    Raises BadInput when the loss is no single number for the model's outputs.
+    """
+    inputs, targets = dataset.train_inputs[:2], dataset.train_targets[:2]
+    with eval_mode(model):
+        outputs = model(inputs)  # [2, C]
+    value = loss(outputs, targets)
+    if value.ndim != 0:
+        raise BadInput(f"the loss must be a mean over the batch (a 0-d tensor), got shape {list(value.shape)}")
+    return torch.allclose(value, losses.auto(outputs, targets), equal_nan=True)
+
+
+def build_optimizer(factory: OptimizerFactory, model: nn.Module, inputs: Tensor) -> torch.optim.Optimizer:
+    """The optimizer for the model, given the first rows of the training inputs [N, ...] in training mode.
+
+    Raises BadInput when no parameter of the model can be trained.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise BadInput("the model has no trainable parameter: nothing to optimize")
+    return factory(model, inputs[:SAMPLE_ROWS])
+
+
+def number_of_parameters(model: nn.Module) -> int:
+    """Trainable weights, each shared tensor counted once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -1,0 +1,46 @@
+"""What a job is given: callables for the model, the optimizer, the schedule, the loss and the figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from symlab.data.dataset import Dataset
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.figure import Figure
+
+DataFactory = Callable[[], Dataset]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(outputs [B, C], targets) -> 0-d tensor, the mean over the batch."""
+
+Stop = Callable[[], bool]
+"""Asked between steps and between evaluation batches; True ends the run after a checkpoint."""
+
+
+class ModelFactory(Protocol):
+    """Builds a model on the CPU in float32, every random number drawn from `generator`."""
+
+    def __call__(self, input_shape: tuple[int, ...], output_size: int, generator: torch.Generator) -> nn.Module: ...
+
+
+class OptimizerFactory(Protocol):
+    """Builds an optimizer for `model`; `inputs` are a few rows of training data on the model's device."""
+
+    def __call__(self, model: nn.Module, inputs: Tensor) -> torch.optim.Optimizer: ...
+
+
+class Schedule(Protocol):
+    """The factor of the base rate for update number `step` of `total_steps`."""
+
+    def __call__(self, step: int, total_steps: int) -> float: ...
+
+
+class PlotFunction(Protocol):
+    """Draws the metrics table of one or many runs."""
+
+    def __call__(self, table: pandas.DataFrame, references: Mapping[str, float], *, title: str) -> Figure: ...
