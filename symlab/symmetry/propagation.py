@@ -1,0 +1,106 @@
+"""Axes carried through a trace: every operation's handler applied in order."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from symlab.symmetry.axis_table import AxisTable, Reason, Value
+from symlab.symmetry.groups import Group
+from symlab.symmetry.handlers.table import Call, lookup
+from symlab.symmetry.tracing import Trace
+
+INPUT = Reason("model input", expected=True)
+OUTPUT = Reason("model output", expected=True)
+UNKNOWN_RESULT = Reason("result of an operation without handler", expected=True)
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """The axes of every parameter, after all rules."""
+
+    axes: AxisTable
+    parameters: Mapping[str, Value]
+
+
+def propagate(trace: Trace) -> Propagation:
+    """Run the handlers over the graph, then free the axes that one parameter has twice."""
+    axes = AxisTable()
+    parameters = {name: axes.new_value(tensor.shape, source=name) for name, tensor in trace.parameters.items()}
+    buffers = [axes.new_value(t.shape, _constant(f"buffer {name}"), name) for name, t in trace.buffers.items()]
+    inputs = [axes.new_value(tensor.shape, INPUT) for tensor in trace.inputs]
+    placeholders = iter([*parameters.values(), *buffers, *inputs])
+    results: dict[torch.fx.Node, Any] = {}
+    for node in trace.graph.nodes:
+        if node.op == "placeholder":
+            results[node] = next(placeholders)
+        elif node.op == "get_attr":
+            shape = getattr(node.meta.get("val"), "shape", ())
+            results[node] = axes.new_value(shape, _constant("a constant tensor"))
+        elif node.op == "call_function":
+            results[node] = _apply(axes, node, results)
+        else:
+            returned = tree_leaves(torch.fx.node.map_arg(node.args, results.__getitem__))
+            axes.pin([axis for value in returned if isinstance(value, Value) for axis in value.axes], OUTPUT)
+    _free_repeated(axes, parameters)
+    return Propagation(axes, parameters)
+
+
+def _constant(what: str) -> Reason:
+    return Reason(f"{what} lies along the axis and does not move with it")
+
+
+def _apply(axes: AxisTable, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> Any:
+    args: Any = torch.fx.node.map_arg(node.args, results.__getitem__)
+    kwargs: Any = torch.fx.node.map_arg(node.kwargs, results.__getitem__)
+    if node.target is operator.getitem:
+        return args[0][args[1]]
+    output = node.meta.get("val")
+    shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
+    if not shapes:
+        return output
+    call = Call(str(node.target), _named(node.target, args, kwargs), shapes)
+    handler = lookup(node.target)
+    result = None if handler is None else handler(axes, call)
+    if result is None:
+        return _unknown(axes, call, output)
+    values = result if isinstance(result, tuple) else (result,)
+    if tuple(axes.shape(value) for value in values) != shapes:
+        found = [axes.shape(value) for value in values]
+        raise RuntimeError(
+            f"the handler of {call.operator} gave axes of shapes {found}, the outputs have {list(shapes)}"
+        )
+    return result
+
+
+def _named(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(target, torch._ops.OpOverload):
+        return {**{str(place): arg for place, arg in enumerate(args)}, **kwargs}
+    schema = target._schema.arguments
+    defaults = {argument.name: argument.default_value for argument in schema}
+    given = {argument.name: arg for argument, arg in zip(schema, args, strict=False)}
+    return {**defaults, **given, **kwargs}
+
+
+def _unknown(axes: AxisTable, call: Call, output: Any) -> Any:
+    touched = call.values()
+    reason = Reason(f"{call.operator} has no handler")
+    for value in touched:
+        axes.pin(value.axes, reason)
+    fresh = UNKNOWN_RESULT if touched else _constant(f"a constant from {call.operator}")
+    return tree_map(lambda leaf: axes.new_value(leaf.shape, fresh) if isinstance(leaf, Tensor) else leaf, output)
+
+
+def _free_repeated(axes: AxisTable, parameters: Mapping[str, Value]) -> None:
+    """A tensor with one axis twice (recurrent, tied weights) needs a larger algebra: such an axis is free."""
+    for name, value in parameters.items():
+        roots = [axes.find(axis) for axis in value.axes]
+        for root in set(roots):
+            if roots.count(root) > 1 and axes.group(root) is not Group.TRIVIAL:
+                axes.pin([root], Reason(f"one axis indexes two dimensions of {name} (recurrent or tied weights)"))

@@ -1,0 +1,184 @@
+"""Every axis tried on the model: the output must not change when a random group element moves the axis.
+
+    || f(g theta, x) - f(theta, x) || <= rtol || f(theta, x) ||    for each output tensor, g acting on one axis
+
+theta and x are random: the model's parameters and the inputs plus Gaussian noise of their own size (of 1/sqrt(fan
+in) for a parameter that is zero), so that no fault hides behind zero-initialised layers, equal units or zero
+inputs. The model is in eval mode (no dropout) and computes in float64, or in its own dtype if its forward pass
+fixes one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from symlab.symmetry.groups import Group, random_matrix
+from symlab.symmetry.tracing import Inputs, Trace, call_model
+
+
+@dataclass(frozen=True)
+class MovedAxis:
+    """One axis: its size n, its group, and the (name, dimension) of every parameter and statistic that it indexes."""
+
+    label: str
+    size: int
+    group: Group
+    places: tuple[tuple[str, int], ...]
+    statistics: tuple[tuple[str, int], ...] = ()
+
+
+def verify_axes(
+    model: nn.Module, inputs: Inputs, trace: Trace, axes: Sequence[MovedAxis], rtol: float | None, seed: int
+) -> dict[str, float]:
+    """Relative error of each axis, by label.
+
+    rtol: largest relative error allowed; None: the square root of the machine epsilon of the dtype (1.5e-8 in
+    float64). Raises ValueError if an axis fails (names it and its parameters) or if the outputs are not finite.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    dtype = _computing_dtype(trace)
+    followers = {name for axis in axes for name, _ in axis.statistics}
+    state = _random_state(trace, followers, dtype, generator)
+    points = tree_map(lambda x: _noisy(x, dtype, generator), inputs)
+    errors: dict[str, float] = {}
+    with _quiet(model, trace), torch.no_grad():
+        before = _outputs(model, state, points, seed)
+        if not all(torch.isfinite(output).all() for output in before):
+            raise ValueError(
+                f"cannot verify axes: the outputs of {type(model).__name__} at random weights are not finite; use "
+                "verify=False if its parameters are limited to a range (a logarithm, a square root)"
+            )
+        for axis in axes:
+            after = _outputs(model, _moved(state, axis, generator), points, seed)
+            errors[axis.label] = _check(axis, before, after, rtol)
+    return errors
+
+
+def moving_element(group: Group, n: int, generator: torch.Generator) -> Tensor:
+    """A random element [n, n] of the group that moves every unit.
+
+    A cycle of all n; for signed permutations with random signs, both of which occur; for O(n) a Haar matrix.
+    """
+    if group is Group.ORTHOGONAL:
+        return random_matrix(group, n, generator)
+    order = torch.randperm(n, generator=generator)
+    matrix = torch.zeros(n, n, dtype=torch.float64)
+    matrix[order, order.roll(1)] = 1.0
+    if group is Group.SIGNED_PERMUTATION:
+        signs = torch.randint(0, 2, (n,), generator=generator) * 2.0 - 1.0
+        signs[0], signs[-1] = 1.0, -1.0
+        matrix *= signs.double()[:, None]
+    return matrix
+
+
+def _computing_dtype(trace: Trace) -> torch.dtype | None:
+    """float64; None (each tensor's own) if the forward pass names a dtype or holds constants, or without float64."""
+    for node in trace.graph.nodes:
+        arguments = [*node.args, *node.kwargs.values()]
+        named = any(isinstance(a, torch.dtype) and a.is_floating_point and a is not torch.float64 for a in arguments)
+        value = node.meta.get("val")
+        held = node.op == "get_attr" and isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
+        if named or held:
+            return None
+    return None if any(tensor.device.type == "mps" for tensor in trace.parameters.values()) else torch.float64
+
+
+def _noisy(x: Tensor, dtype: torch.dtype | None, generator: torch.Generator, scale: float = 1.0) -> Tensor:
+    """x + Gaussian noise of the root mean square of x, or of `scale` if x is zero; integers as they are."""
+    if not x.is_floating_point():
+        return x.clone()
+    exact = x.detach().double() if dtype is not None else x.detach().float()
+    size = exact.square().mean().sqrt()
+    size = torch.where(size > 0, size, torch.full_like(size, scale))
+    noise = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(exact)
+    return (exact + size * noise).to(dtype or x.dtype)
+
+
+def _random_state(
+    trace: Trace, followers: set[str], dtype: torch.dtype | None, generator: torch.Generator
+) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    for name, tensor in trace.parameters.items():
+        fan_in = max(1, tensor[0].numel()) if tensor.ndim > 1 else 1
+        state[name] = _noisy(tensor, dtype, generator, scale=fan_in**-0.5)
+    for name, tensor in trace.buffers.items():
+        copy = tensor.detach().clone()
+        copy = copy.to(dtype) if dtype is not None and copy.is_floating_point() else copy
+        if name in followers:  # running statistics: a positive shift, so that variances stay positive
+            copy = copy + torch.rand(copy.shape, generator=generator).to(copy)
+        state[name] = copy
+    return state
+
+
+def _moved(state: Mapping[str, Tensor], axis: MovedAxis, generator: torch.Generator) -> dict[str, Tensor]:
+    element = moving_element(axis.group, axis.size, generator)
+    moved = dict(state)
+    for name, dim in axis.places:
+        moved[name] = _along(element, moved[name], dim)
+    for name, dim in axis.statistics:
+        moved[name] = _along(element.abs(), moved[name], dim)
+    return moved
+
+
+def _along(element: Tensor, tensor: Tensor, dim: int) -> Tensor:
+    """sum_j g[i, j] T[.., j, ..]; by index if g is a signed permutation, which is exact in every dtype."""
+    if bool((element.count_nonzero(dim=1) == 1).all()):
+        source = element.abs().argmax(dim=1)
+        signs = element.gather(1, source[:, None]).to(tensor)  # [n, 1]
+        picked = tensor.movedim(dim, 0)[source.to(tensor.device)]
+        return (picked * signs.reshape(-1, *(1,) * (tensor.ndim - 1))).movedim(0, dim)
+    return torch.tensordot(element.to(tensor), tensor, dims=([1], [dim])).movedim(0, dim)
+
+
+def _outputs(model: nn.Module, state: Mapping[str, Tensor], points: Inputs, seed: int) -> list[Tensor]:
+    """Floating outputs; the forward pass gets its own copy of the state and the same random numbers each time."""
+    for generator in _generators(state.values()):
+        generator.manual_seed(seed)
+    copies = {name: tensor.clone() for name, tensor in state.items()}
+    result = call_model(model, copies, tree_map(torch.clone, points))
+    return [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+
+
+def _check(axis: MovedAxis, before: Sequence[Tensor], after: Sequence[Tensor], rtol: float | None) -> float:
+    worst = 0.0
+    for old, new in zip(before, after, strict=True):
+        allowed = torch.finfo(old.dtype).eps ** 0.5 if rtol is None else rtol
+        size = old.double().norm().item()
+        error = (new.double() - old.double()).norm().item() / (size or 1.0)
+        if not error <= allowed:
+            names = ", ".join(f"{name}[dim {dim}]" for name, dim in axis.places)
+            raise ValueError(
+                f"axis {axis.label!r} ({names}) is no {axis.group.value} symmetry of the model: a random group element "
+                f"changes the output by {error:.1e} of its norm, allowed {allowed:.1e}. A handler claims too much; "
+                "pass verify=False only to look at the axes, or write them by hand with WeightSymmetry(axes, shapes, groups)"
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def _generators(tensors: Iterable[Tensor]) -> list[torch.Generator]:
+    devices = {tensor.device for tensor in tensors if tensor.is_cuda}
+    return [torch.default_generator, *(torch.cuda.default_generators[device.index] for device in devices)]
+
+
+@contextlib.contextmanager
+def _quiet(model: nn.Module, trace: Trace) -> Iterator[None]:
+    """Eval mode, with training flags and random states put back afterwards."""
+    flags = [(module, module.training) for module in model.modules()]
+    generators = _generators([*trace.parameters.values(), *trace.buffers.values()])
+    states = [generator.get_state() for generator in generators]
+    try:
+        for module, _ in flags:
+            module.training = False
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
