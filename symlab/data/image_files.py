@@ -65,7 +65,8 @@ def downloaded(title: str, root: Path, fetch: Callable[[], object]) -> None:
     try:
         fetch()
     except (RuntimeError, OSError) as error:
-        raise OSError(f"download=true: could not download {title} to {root}: {error}") from error
+        reason = " ".join(str(error).split())  # torchvision's messages have several lines
+        raise OSError(f"download=true: could not download {title} to {root}: {reason}") from error
 
 
 def complete_idx_folder(title: str, folders: list[Path], remedy: str) -> Path:
