@@ -76,21 +76,25 @@ class InvariantOperator:
                 mapped to zero (the pseudo-inverse, for a negative exponent).
 
         Raises:
-            ValueError: damping or cutoff out of range; an eigenvalue above the cut-off is not positive (negative
+            ValueError: damping or cutoff out of range; an eigenvalue above the cut-off is zero up to rounding (negative
                 exponent) or clearly negative (fractional exponent).
         """
         if not damping >= 0:
             raise ValueError(f"damping must be at least 0, got {damping}")
         if not 0 <= cutoff < 1:
             raise ValueError(f"cutoff must lie in [0, 1), got {cutoff}")
-        largest = float(self.eigenvalues()[0].max())
+        eigenvalues, _ = self.eigenvalues()
+        largest = float(eigenvalues.max())
+        rounding = len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps * largest if not cutoff else 0.0
 
         def power_of(values: Tensor) -> Tensor:
             shifted = values + damping  # [m]
             kept = shifted > cutoff * largest if cutoff else torch.ones_like(shifted, dtype=torch.bool)
             lowest = float(shifted[kept].min()) if bool(kept.any()) else 0.0
-            if exponent < 0 and bool(kept.any()) and not lowest > 0:
-                raise ValueError(f"smallest eigenvalue is {lowest:.3g}: give a positive damping or cutoff")
+            if exponent < 0 and bool(kept.any()) and not lowest > rounding:
+                raise ValueError(
+                    f"smallest eigenvalue is {lowest:.3g}, the largest {largest:.3g}: give a positive damping or cutoff"
+                )
             if exponent % 1 and lowest < -1e-6 * largest:
                 raise ValueError(f"smallest eigenvalue is {lowest:.3g}: a fractional power needs them non-negative")
             base = shifted.clamp(min=max(lowest, 0.0)) if exponent % 1 or exponent < 0 else shifted

@@ -192,7 +192,7 @@ class WeightSymmetry:
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Vectors [S, P] from tensors [S, *shape], in the order of `axes`, row-major."""
-        return torch.cat([tensors[name].flatten(1) for name in self.axes], dim=1)
+        return torch.cat([tensors[name].reshape(tensors[name].shape[0], -1) for name in self.axes], dim=1)
 
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """Tensors [S, *shape] from vectors [S, P]: the inverse of `flatten`."""
