@@ -143,6 +143,12 @@ class RunDir:
     def read_config_text(self) -> str:
         return (self.path / "config.yaml").read_text(encoding="utf-8")
 
+    def read_overrides(self) -> list[str]:
+        """What was typed for this run; empty if it is not known."""
+        path = self.path / "overrides.yaml"
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return [json.loads(line.removeprefix("- ")) for line in lines if line.startswith("- ")]
+
     def write_environment(self, extra: Mapping[str, Any]) -> None:
         """environment.json: one entry per start. Later calls of the same start add to its entry."""
         entries = self.read_environment()
@@ -198,8 +204,11 @@ class RunDir:
     @property
     def status(self) -> str:
         """completed, failed, diverged, interrupted, running, died (started, no outcome) or empty."""
-        if self.is_claimed:
-            return "running"
+        return "running" if self.is_claimed else self.recorded_status
+
+    @property
+    def recorded_status(self) -> str:
+        """The status but for `running`: what the files say, also while this process holds the claim."""
         summary = self.read_summary()
         starts = len(self.read_environment())
         if summary and summary.get("starts", 0) >= starts:

@@ -44,10 +44,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows, numbers as int or float, empty cells as None; a half-written last line is not a row."""
     text = path.read_text(encoding="utf-8")
     complete = text[: text.rfind("\n") + 1]
-    return [
-        {column: _value(cell) for column, cell in row.items()}
-        for row in csv.DictReader(io.StringIO(complete))
-    ]
+    return [{column: _value(cell) for column, cell in row.items()} for row in csv.DictReader(io.StringIO(complete))]
 
 
 def truncate_rows(path: Path, last_step: int) -> None:
@@ -76,9 +73,7 @@ def _columns(path: Path) -> list[str]:
 def _cells(row: Mapping[str, Any], columns: Sequence[str], path: Path) -> list[str]:
     unknown = [key for key in row if key not in columns]
     if unknown:
-        raise ValueError(
-            f"{path.name} has the columns {', '.join(columns)}, got a row with {', '.join(unknown)}"
-        )
+        raise ValueError(f"{path.name} has the columns {', '.join(columns)}, got a row with {', '.join(unknown)}")
     return [_cell(row.get(column)) for column in columns]
 
 

@@ -1,0 +1,8 @@
+"""`python -m symlab`."""
+
+import sys
+
+from symlab.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

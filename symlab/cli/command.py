@@ -1,0 +1,95 @@
+"""`symlab`: splits the command line, checks all that can be checked, hands the run to Hydra, reports the end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import symlab
+from symlab.cli import completion, listing
+from symlab.cli.arguments import Arguments, parse
+from symlab.cli.signals import Stopped, stop_on_signal
+from symlab.rundir import BadInput
+from symlab.rundir.outcome import BAD_INPUT, COMPLETED, FAILED
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns the exit code.
+
+    0 completed, 1 failed while running, 2 bad input, 3 diverged, 128 + signal when interrupted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    wanted = os.environ.get(FULL_ERROR) == "1"
+    try:
+        with stop_on_signal():
+            return _dispatch(words, show_tracebacks=wanted)
+    except Stopped as stop:
+        return stop.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - nobody reads any more
+        return COMPLETED
+    except BadInput as error:
+        if wanted:
+            raise
+        return complain(str(error), BAD_INPUT)
+    except OSError as error:
+        if wanted:
+            raise
+        return complain(str(error), FAILED)
+
+
+def complain(message: str, code: int) -> int:
+    print(f"symlab: error: {message}", file=sys.stderr)
+    return code
+
+
+def _dispatch(words: Sequence[str], show_tracebacks: bool) -> int:
+    arguments = parse(words)
+    if arguments.completion:
+        return _complete(arguments)
+    if arguments.job is None and arguments.version:
+        print(f"symlab {symlab.__version__}")
+        return COMPLETED
+    if arguments.job is None:
+        if arguments.overrides:
+            raise BadInput(f"{arguments.overrides[0]}: the job comes first: symlab JOB {arguments.overrides[0]}")
+        print(listing.overview())
+        return COMPLETED
+    job = listing.checked_job(arguments.job)
+    from symlab.cli.launch import launch  # hydra is imported only where it is needed
+
+    with environment(FULL_ERROR, "1"):
+        return launch(job, arguments, list(words), show_tracebacks)
+
+
+def _complete(arguments: Arguments) -> int:
+    from symlab.cli.launch import hydra_completion
+
+    if not completion.is_query(arguments.overrides):
+        return hydra_completion("train", arguments.overrides, line=None)
+    line = completion.line_being_typed()
+    job, rest = completion.split_line(line)
+    if job is None:
+        print("\n".join(completion.complete_job(line)))
+        return COMPLETED
+    return hydra_completion(job.replace("-", "_"), arguments.overrides, line=rest)
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set one environment variable for the length of a `with` block."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

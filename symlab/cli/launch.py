@@ -1,0 +1,150 @@
+"""Composes ahead and checks, makes the directory, then lets Hydra run the job or the sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
+from omegaconf import DictConfig
+
+from symlab.cli import resume, sweep, validation
+from symlab.cli.arguments import Arguments, override_text
+from symlab.cli.compose import compose, config_sources, expand, is_group, resolved, translated
+from symlab.cli.help import job_help
+from symlab.cli.listing import config_dir
+from symlab.cli.safety import check_hydra_node
+from symlab.cli.signals import Stopped
+from symlab.cli.task import Task
+from symlab.rundir import BadInput, RunDir
+from symlab.rundir.outcome import COMPLETED, FAILED
+
+
+def launch(job: str, arguments: Arguments, words: Sequence[str], show_tracebacks: bool) -> int:
+    """One command line behind its job word; returns the exit code. Raises BadInput before anything runs."""
+    with config_sources(job, arguments.config_dir, arguments.config_name):
+        directory, overrides = resume.split(arguments.overrides, arguments.multirun)
+        own = [override for override in overrides if override.is_hydra_override()]
+        composed_from = overrides if directory is None or arguments.multirun else own
+        config = check_all(job, arguments.config_name, composed_from)
+        if arguments.help:
+            print(job_help(job, arguments, config))
+            return COMPLETED
+        task = Task(job, shlex.join(["symlab", *words]), show_tracebacks, resume=directory is not None)
+        if arguments.show:
+            return _show(task, arguments, overrides)
+        texts = [str(override.input_line) for override in overrides]
+        if arguments.multirun or str(config.hydra.mode) == "RunMode.MULTIRUN":
+            return _sweep(task, arguments, config, texts, directory)
+        if directory is not None:
+            return _resume(task, arguments, overrides, directory)
+        validation.bind(job, resolved(config), Path.cwd())
+        return _single(task, arguments, texts, _new_directory(config, "run"))
+
+
+def check_all(job: str, name: str | None, overrides: Sequence[Override]) -> DictConfig:
+    """Compose every combination of group choices that is asked for, and check each one's Hydra node.
+
+    Returns the first. Raises BadInput for a choice or key that does not exist, or a node that would run code.
+    """
+    varied = [o for o in overrides if o.is_sweep_override() and (is_group(o) or o.is_hydra_override())]
+    single = {str(o.input_line): expand([o])[0][0] for o in overrides if o not in varied}
+    configs = []
+    for combination in expand(varied):
+        chosen = dict(zip([str(o.input_line) for o in varied], combination, strict=True))
+        texts = [(single | chosen)[str(o.input_line)] for o in overrides]
+        configs.append(compose(job, name, texts))
+        with translated(texts):
+            check_hydra_node(configs[-1].hydra)
+    return configs[0]
+
+
+def _new_directory(config: DictConfig, kind: str) -> Path:
+    with translated([]):
+        return Path(str(config.hydra[kind].dir)).absolute()
+
+
+def _show(task: Task, arguments: Arguments, overrides: Sequence[Override]) -> int:
+    """--cfg, --info, --hydra-help: Hydra's own output."""
+    _run_hydra(task, arguments, [*arguments.show], [str(override.input_line) for override in overrides])
+    return COMPLETED
+
+
+def _single(task: Task, arguments: Arguments, overrides: list[str], path: Path) -> int:
+    if not task.resume:
+        if RunDir(path).holds_run:
+            raise BadInput(
+                f"{path} already holds a run; take another hydra.run.dir, or resume=... to continue that run"
+            )
+        path.mkdir(parents=True, exist_ok=True)
+    run = RunDir(path)
+    _run_hydra(task, arguments, [], [*overrides, override_text("hydra.run.dir", str(path))])
+    return int(run.read_summary().get("exit_code", FAILED))
+
+
+def _resume(task: Task, arguments: Arguments, overrides: Sequence[Override], path: Path) -> int:
+    run = resume.open_run(task.job, path)
+    own = [str(override.input_line) for override in overrides if override.is_hydra_override()]
+    config = resume.changed_config(task.job, run, [o for o in overrides if not o.is_hydra_override()])
+    if run.recorded_status == "completed" and config == resume.load_config(run):
+        print(f"already completed: {run.path}")
+        return COMPLETED
+    validation.bind(task.job, config, Path.cwd())
+    continued = Task(task.job, task.command_line, task.show_tracebacks, resume=True, config=config)
+    return _single(continued, arguments, own, run.path)
+
+
+def _sweep(task: Task, arguments: Arguments, config: DictConfig, overrides: list[str], directory: Path | None) -> int:
+    if directory is not None:
+        path = resume.open_sweep(task.job, directory)
+    else:
+        path = _new_directory(config, "sweep")
+        sweep.refuse_used(path)
+        path.mkdir(parents=True, exist_ok=True)
+    interrupted = None
+    try:
+        _run_hydra(task, arguments, ["--multirun"], [*overrides, override_text("hydra.sweep.dir", str(path))])
+    except Stopped as stop:
+        interrupted = stop.exit_code
+    runs = sweep.runs_in(path)
+    print(sweep.table(task.job, runs))
+    if interrupted is not None:
+        print(f"interrupted; runs that are not in the table were not started; to continue: resume={path}")
+    return sweep.exit_code(runs) if interrupted is None else interrupted
+
+
+def hydra_completion(job: str, overrides: Sequence[str], line: str | None) -> int:
+    """Hydra's completion of a line without its job word, or its script for a shell (`line` None)."""
+    environment: Any = {} if line is None else {"COMP_LINE": line}
+    with config_sources(job, None, None), contextlib.suppress(SystemExit):
+        os.environ.update(environment)
+        arguments = Arguments(job, (), False, False, False, (), True, None, None)
+        _run_hydra(Task(job, ""), arguments, ["--shell-completion"], list(overrides))
+    return COMPLETED
+
+
+def _run_hydra(task: Task, arguments: Arguments, flags: Sequence[str], overrides: Sequence[str]) -> None:
+    """hydra.main with that command line; a BadInput from a job or Hydra's own errors leave as BadInput."""
+    decorated = hydra.main(version_base="1.3", config_path=str(config_dir()), config_name=task.job)(task)
+    name = override_text("hydra.job.name", task.job)
+    own = ["--config-name", arguments.config_name] if arguments.config_name else []
+    own_overrides = [] if "--shell-completion" in flags else [name]
+    GlobalHydra.instance().clear()
+    with _argv(["symlab", *own, *flags, *overrides, *own_overrides]), translated(overrides):
+        decorated()
+
+
+@contextlib.contextmanager
+def _argv(words: list[str]) -> Iterator[None]:
+    before, sys.argv = sys.argv, words
+    try:
+        yield
+    finally:
+        sys.argv = before

@@ -1,0 +1,142 @@
+"""The signature is the schema: turns the composed config into the arguments of the job's function."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from symlab.cli import names
+from symlab.cli.arguments import value_text
+from symlab.cli.conversion import convert
+from symlab.cli.listing import nearest
+from symlab.rundir import BadInput
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A function of a group node with the node's keys already in place; its errors name the key."""
+
+    group: str
+    function: Callable[..., Any]
+    keywords: Mapping[str, Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self.function(*args, **self.keywords, **kwargs)
+        except BadInput:
+            raise
+        except (ValueError, TypeError) as error:
+            raise BadInput(self._explain(str(error))) from error
+
+    @property
+    def __name__(self) -> str:
+        return self.function.__name__
+
+    def _explain(self, message: str) -> str:
+        """Put the key in front: the one of the node's keys that the message names first."""
+        words = re.findall(r"\w+", message)
+        named = [word for word in words if word in self.keywords]
+        if named:
+            return f"{self.group}.{named[0]}={value_text(self.keywords[named[0]])}: {message}"
+        return f"{self.group}={self.function.__name__}: {message}"
+
+
+def job_function(job: str) -> Callable[..., Any]:
+    """symlab/jobs/<job>.py, the function of the same name."""
+    return getattr(importlib.import_module(f"symlab.jobs.{job}"), job)
+
+
+def resumable_changes(job: str) -> tuple[str, ...] | None:
+    """The keys that a resumed run may change: RESUMABLE_CHANGES of the job's module; None: cannot be resumed."""
+    return getattr(importlib.import_module(f"symlab.jobs.{job}"), "RESUMABLE_CHANGES", None)
+
+
+def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of the job's function, and the config as it is saved (its paths absolute).
+
+    Raises BadInput for an unknown key, a wrong type, a missing key or a target that is not allowed.
+    """
+    parameters = _parameters(job_function(job))
+    arguments: dict[str, Any] = {}
+    saved: dict[str, Any] = {}
+    for key, value in config.items():
+        if key not in parameters:
+            raise BadInput(_unknown(key, value, job, parameters))
+        if isinstance(value, dict) and "_target_" in value:
+            arguments[key], saved[key] = _bind_group(key, value, cwd)
+        else:
+            arguments[key] = convert(key, value, parameters[key].annotation, cwd)
+            saved[key] = plain(arguments[key])
+    missing = [k for k, p in parameters.items() if k not in config and p.default is inspect.Parameter.empty]
+    if missing:
+        raise BadInput(f"{job} needs {', '.join(missing)}, which the config does not set: add {missing[0]}=...")
+    return arguments, saved
+
+
+def _bind_group(group: str, node: Mapping[str, Any], cwd: Path) -> tuple[Factory, dict[str, Any]]:
+    function = names.resolve(group, node["_target_"])
+    parameters = _parameters(function)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+    keywords: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "_target_":
+            continue
+        if key in parameters:
+            keywords[key] = convert(f"{group}.{key}", value, parameters[key].annotation, cwd)
+        elif open_ended:
+            keywords[key] = value
+        else:
+            raise BadInput(_unknown(f"{group}.{key}", value, function.__name__, parameters))
+    saved = {"_target_": node["_target_"]} | {key: plain(value) for key, value in keywords.items()}
+    return Factory(group, function, keywords), saved
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """What a config may set: keyword-only arguments and those with a default, annotations evaluated."""
+    settable = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+        or (parameter.kind is parameter.POSITIONAL_OR_KEYWORD and parameter.default is not parameter.empty)
+    }
+    annotated = types.SimpleNamespace(
+        __annotations__={
+            name: parameter.annotation
+            for name, parameter in settable.items()
+            if parameter.annotation is not parameter.empty
+        }
+    )
+    hints = typing.get_type_hints(annotated, vars(sys.modules[function.__module__]))
+    return {name: p.replace(annotation=hints.get(name, p.empty)) for name, p in settable.items()}
+
+
+def _unknown(key: str, value: Any, owner: str, parameters: Mapping[str, Any]) -> str:
+    prefix, dot, name = key.rpartition(".")
+    keys = [prefix + dot + known for known in parameters]
+    close = nearest(key, keys, "keys").partition("; there")[0]
+    return f"{key}={value_text(value)}: {owner} has no key {name}{close}; its keys: {', '.join(parameters) or 'none'}"
+
+
+def plain(value: Any) -> Any:
+    """A checked value as YAML holds it: Path as text, tuple as list."""
+    match value:
+        case Path():
+            return str(value)
+        case list() | tuple():
+            return [plain(item) for item in value]
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def key_figures(job: str) -> tuple[str, ...] | None:
+    """Dotted names in the summary that a sweep's table shows: KEY_FIGURES of the job's module."""
+    return getattr(importlib.import_module(f"symlab.jobs.{job}"), "KEY_FIGURES", None)
