@@ -33,6 +33,8 @@ from symlab.symmetry.tracing import Inputs, trace
 from symlab.symmetry.verify import MovedAxis, verify_axes
 from symlab.symmetry.weight_symmetry import WeightSymmetry
 
+SHOWN = 8  # axes named in one warning
+
 Places = Mapping[int, tuple[tuple[str, int], ...]]  # axis -> (parameter, dimension) of every use
 
 
@@ -142,4 +144,5 @@ def _warn_of_freed(axes: AxisTable, places: Places) -> None:
             for reason in reasons:
                 freed.setdefault(reason.text, []).append(" = ".join(f"{name}[dim {place}]" for name, place in uses))
     for text, names in freed.items():
-        warnings.warn(f"infer_symmetry: {text}, so these axes are free: {'; '.join(names)}", stacklevel=3)
+        more = f"; and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        warnings.warn(f"infer_symmetry: {text}, so these axes are free: {'; '.join(names[:SHOWN])}{more}", stacklevel=3)

@@ -69,7 +69,7 @@ def _apply(axes: AxisTable, node: torch.fx.Node, results: Mapping[torch.fx.Node,
     handler = lookup(node.target)
     result = None if handler is None else handler(axes, call)
     if result is None:
-        return _unknown(axes, call, output)
+        return _unknown(axes, call, output, "no handler" if handler is None else "no handler for this form")
     values = result if isinstance(result, tuple) else (result,)
     if tuple(axes.shape(value) for value in values) != shapes:
         found = [axes.shape(value) for value in values]
@@ -88,9 +88,9 @@ def _named(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
     return {**defaults, **given, **kwargs}
 
 
-def _unknown(axes: AxisTable, call: Call, output: Any) -> Any:
+def _unknown(axes: AxisTable, call: Call, output: Any, what: str) -> Any:
     touched = call.values()
-    reason = Reason(f"{call.operator} has no handler")
+    reason = Reason(f"{call.operator} has {what}")
     for value in touched:
         axes.pin(value.axes, reason)
     fresh = UNKNOWN_RESULT if touched else _constant(f"a constant from {call.operator}")

@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -52,16 +56,22 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
         state = dict(zip(names, tensors, strict=False))
         return call_model(model, state, tree_unflatten(list(tensors[len(names) :]), structure))
 
-    tensors = [tensor.detach() for tensor in (*parameters.values(), *buffers.values(), *leaves)]
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    tensors = [fake.from_tensor(tensor.detach()) for tensor in (*parameters.values(), *buffers.values(), *leaves)]
     tracer = make_fx(forward, tracing_mode="fake", pre_dispatch=True, _allow_non_fake_inputs=True)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch._dynamo.config.patch(error_on_nested_fx_trace=False):
             module = tracer(*tensors)
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise ValueError(
             f"cannot infer the symmetry of {type(model).__name__}: its forward pass depends on the values of tensors "
             f"through {error.func} (if x.sum() > 0, x.item(), x[mask]); remove that from the forward, or write the "
             "axes by hand with WeightSymmetry(axes, shapes, groups)"
+        ) from error
+    except RuntimeError as error:
+        shapes = [tuple(leaf.shape) for leaf in leaves]
+        raise ValueError(
+            f"cannot trace the forward pass of {type(model).__name__} on inputs of shapes {shapes}: {error}"
         ) from error
     return Trace(module.graph, parameters, buffers, leaves)
 

@@ -47,7 +47,7 @@ def verify_axes(
     state = _random_state(trace, followers, dtype, generator)
     points = tree_map(lambda x: _noisy(x, dtype, generator), inputs)
     errors: dict[str, float] = {}
-    with _quiet(model, trace), torch.no_grad():
+    with _quiet(model, trace), torch.no_grad(), torch.compiler.set_stance("force_eager"):
         before = _outputs(model, state, points, seed)
         if not all(torch.isfinite(output).all() for output in before):
             raise ValueError(
@@ -83,8 +83,8 @@ def _computing_dtype(trace: Trace) -> torch.dtype | None:
         arguments = [*node.args, *node.kwargs.values()]
         named = any(isinstance(a, torch.dtype) and a.is_floating_point and a is not torch.float64 for a in arguments)
         value = node.meta.get("val")
-        held = node.op == "get_attr" and isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 0
-        if named or held:
+        own = node.op != "placeholder" and not node.all_input_nodes and isinstance(value, Tensor) and value.ndim > 0
+        if named or (own and value.is_floating_point() and value.dtype is not torch.float64):
             return None
     return None if any(tensor.device.type == "mps" for tensor in trace.parameters.values()) else torch.float64
 
@@ -156,7 +156,7 @@ def _check(axis: MovedAxis, before: Sequence[Tensor], after: Sequence[Tensor], r
             raise ValueError(
                 f"axis {axis.label!r} ({names}) is no {axis.group.value} symmetry of the model: a random group element "
                 f"changes the output by {error:.1e} of its norm, allowed {allowed:.1e}. A handler claims too much; "
-                "pass verify=False only to look at the axes, or write them by hand with WeightSymmetry(axes, shapes, groups)"
+                "pass verify=False only to look at the axes, or write them with WeightSymmetry(axes, shapes, groups)"
             )
         worst = max(worst, error)
     return worst

@@ -29,14 +29,18 @@ def broadcast(axes: AxisTable, values: Sequence[Value], shape: Sequence[int]) ->
     return Value(tuple(dims)), carriers
 
 
-@register(*aten("alias clone contiguous detach positive neg conj to _to_copy type_as lift_fresh lift_fresh_copy"))
+@register(
+    *aten("alias clone contiguous detach positive neg negative conj to _to_copy type_as lift_fresh lift_fresh_copy")
+)
 def linear_function(axes: AxisTable, call: Call) -> Value:
     """x -> c x: commutes with every group."""
     return Value(call.value("input" if "input" in call.arguments else "self").dims)
 
 
 @register(
-    *aten("tanh sin tan asin atan sinh asinh erf erfinv sign sgn trunc round frac softshrink hardshrink reciprocal")
+    *aten(
+        "tanh sin tan asin atan sinh asinh arctan erf erfinv sign sgn trunc round frac softshrink hardshrink reciprocal"
+    )
 )
 def odd_function(axes: AxisTable, call: Call) -> Value:
     """f(-x) = -f(x): keeps signed permutations."""
@@ -49,7 +53,7 @@ def odd_function(axes: AxisTable, call: Call) -> Value:
     *aten("relu relu6 leaky_relu elu celu selu gelu silu mish softplus hardswish hardsigmoid sigmoid log_sigmoid"),
     *aten("threshold exp exp2 expm1 log log1p log2 log10 sqrt rsqrt square abs cos cosh floor ceil logit"),
     *aten("isnan isfinite logical_not logical_and logical_or eq ne lt le gt ge maximum minimum clamp_min clamp_max"),
-    *aten("where atan2 logaddexp fmod remainder masked_fill lerp"),
+    *aten("where absolute atan2 logaddexp fmod remainder masked_fill lerp"),
 )
 def function(axes: AxisTable, call: Call) -> Value:
     """Any elementwise function, of one tensor or of several: keeps permutations."""
@@ -58,7 +62,7 @@ def function(axes: AxisTable, call: Call) -> Value:
     return result
 
 
-@register(*aten("clamp hardtanh"))
+@register(*aten("clamp clip hardtanh"))
 def clamp(axes: AxisTable, call: Call) -> Value:
     """Odd if the interval is [-a, a]."""
     low, high = (call.arguments.get(name, call.arguments.get(f"{name}_val")) for name in ("min", "max"))
@@ -74,7 +78,7 @@ def power(axes: AxisTable, call: Call) -> Value:
     return odd_function(axes, call) if odd else function(axes, call)
 
 
-@register(*aten("add sub rsub"))
+@register(*aten("add sub subtract rsub"))
 def addition(axes: AxisTable, call: Call) -> Value:
     """Linear where both terms carry the dimension; a term constant along it (or a number) keeps permutations only."""
     terms = call.values()
@@ -87,7 +91,7 @@ def addition(axes: AxisTable, call: Call) -> Value:
     return result
 
 
-@register(*aten("mul div"))
+@register(*aten("mul multiply div divide true_divide"))
 def multiplication(axes: AxisTable, call: Call) -> Value:
     """Linear in each factor; a dimension that both factors carry, or a divisor carries, keeps permutations only."""
     factors = call.values()
@@ -95,7 +99,7 @@ def multiplication(axes: AxisTable, call: Call) -> Value:
     for dim, count in zip(result.dims, carriers, strict=True):
         if count > 1:
             axes.restrict(dim, Group.PERMUTATION)
-    divides = call.operator.startswith("aten.div")
+    divides = call.operator.startswith(("aten.div", "aten.true_divide"))
     if divides and isinstance(call.arguments["other"], Value):
         axes.restrict(call.value("other").axes, Group.PERMUTATION)
     if divides and call.arguments.get("rounding_mode") is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from symlab.symmetry.axis_table import AxisTable, Dim, Value
 from symlab.symmetry.groups import Group
 from symlab.symmetry.handlers.elementwise import broadcast
@@ -91,16 +93,27 @@ def outer(axes: AxisTable, call: Call) -> Value:
 
 @register(*aten("einsum"))
 def einsum(axes: AxisTable, call: Call) -> Value | None:
-    """One or two tensors, every index once per tensor, no ellipsis; other forms are not handled."""
-    equation = call.arguments["equation"].replace(" ", "")
+    """One or two tensors, every index once per tensor; other forms are not handled."""
     tensors = call.arguments["tensors"]
+    equation = _spelled(call.arguments["equation"].replace(" ", ""), tensors)
     inputs = equation.split("->")[0].split(",")
-    plain = all(len(set(term)) == len(term) and term.isalpha() for term in inputs)
-    if not plain or len(tensors) > 2:
+    if len(tensors) > 2 or any(len(set(term)) < len(term) for term in inputs):
         return None
     if "->" not in equation:
         letters = "".join(inputs)
-        equation += "->" + "".join(sorted(letter for letter in letters if letters.count(letter) == 1))
+        once = sorted(letter for letter in letters if letters.count(letter) == 1 or letter.isdigit())
+        equation += "->" + "".join(dict.fromkeys(once))
     if len(tensors) == 1:
         tensors, equation = [*tensors, Value(())], equation.replace("->", ",->")
     return contract(axes, tensors[0], tensors[1], equation)
+
+
+def _spelled(equation: str, tensors: Sequence[Value]) -> str:
+    """The equation with each ellipsis written out in digits, aligned at the right."""
+    inputs, arrow, output = equation.partition("->")
+    terms, longest = [], 0
+    for term, tensor in zip(inputs.split(","), tensors, strict=True):
+        hidden = len(tensor.dims) - len(term.replace("...", ""))
+        longest = max(longest, hidden)
+        terms.append(term.replace("...", "9876543210"[10 - hidden :]))
+    return ",".join(terms) + arrow + output.replace("...", "9876543210"[10 - longest :])
