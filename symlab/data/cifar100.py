@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from symlab.data.cifar_files import read_cifar
 from symlab.data.dataset import Dataset
 from symlab.data.image_files import data_root, image_dataset
@@ -9,7 +11,7 @@ from symlab.data.image_files import data_root, image_dataset
 
 def cifar100(
     *,
-    root: str = "data",
+    root: Path | str = "data",
     download: bool = False,
     seed: int = 0,
     num_train: int | None = None,

@@ -17,9 +17,9 @@ REMEDY = (
 
 def fashion_mnist(
     *,
-    root: str = "data",
+    root: Path | str = "data",
     download: bool = False,
-    package: str = "/usr/share/datasets/fashion-mnist",
+    package: Path | str = "/usr/share/datasets/fashion-mnist",
     seed: int = 0,
     num_train: int | None = None,
     num_test: int | None = None,

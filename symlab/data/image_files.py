@@ -20,11 +20,11 @@ from symlab.data.subsets import subset
 Split = tuple[Tensor, Tensor]  # images [N, C, H, W], labels int64 [N]
 
 
-def data_root(root: str) -> Path:
+def data_root(root: Path | str) -> Path:
     """`root` as an absolute path: ~ is the home directory, a relative path starts at the working
     directory.
     """
-    if not root:
+    if not str(root):
         raise ValueError("root must be the path of a directory, got an empty string")
     return Path(root).expanduser().absolute()
 

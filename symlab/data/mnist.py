@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from symlab.data.dataset import Dataset
 from symlab.data.idx_files import missing_idx_files, read_idx_folder
 from symlab.data.image_files import complete_idx_folder, data_root, downloaded, image_dataset
@@ -9,7 +11,7 @@ from symlab.data.image_files import complete_idx_folder, data_root, downloaded, 
 
 def mnist(
     *,
-    root: str = "data",
+    root: Path | str = "data",
     download: bool = False,
     seed: int = 0,
     num_train: int | None = None,

@@ -64,11 +64,11 @@ def loss(
 
 def _draw(axes: Axes, curves: Curves, references: Mapping[str, float], limits: Limits) -> None:
     axes.set_yscale("log", nonpositive="mask")
-    draw_curves(axes, curves)
     shown = [value for value in references.values() if _on_axis(value, limits)]
+    axes.set_ylim(min([limits[0], *shown]) / 1.25, max([limits[1], *shown]) * 1.25)
+    draw_curves(axes, curves)
     for index, value in enumerate(shown):
         axes.axhline(value, color=GREY, linewidth=0.9, dashes=DASHES[index % len(DASHES)], zorder=1.5)
-    axes.set_ylim(min([limits[0], *shown]) / 1.25, max([limits[1], *shown]) * 1.25)
 
 
 def _limits(rows: pd.DataFrame, columns: list[str]) -> Limits | None:

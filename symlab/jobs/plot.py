@@ -1,0 +1,214 @@
+"""Draw one figure from the tables of one or many runs, without torch."""
+
+from __future__ import annotations
+
+import glob
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas
+import yaml
+from matplotlib.figure import Figure
+
+from symlab.plots.grouping import common_setting, group_labels
+from symlab.plots.spread import group_rows, target_rows
+from symlab.rundir import BadInput, Outcome, RunDir
+
+PlotFunction = Callable[..., Figure]
+FINAL_COLUMNS = ("step", "train_loss", "test_loss", "train_accuracy", "test_accuracy", "time_s")
+
+logger = logging.getLogger("symlab")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a run left on disk."""
+
+    path: Path
+    status: str  # see RunDir.status
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def completed(self) -> bool:
+        return self.status == "completed"
+
+
+def plot(
+    run: RunDir,
+    *,
+    runs: list[Path] | Path,
+    plot: PlotFunction,
+    group_by: list[str] | None = None,
+    include_unfinished: bool = False,
+    title: str | None = None,
+) -> Outcome:
+    """Overlay runs: mean and band over the runs that differ in nothing but seeds, machine and paths.
+
+    `runs`: directories of runs, or directories that hold runs at any depth (a sweep), or patterns with * and ?.
+    `group_by`: keys of the runs' configs (e.g. optimizer, optimizer.lr) that tell groups apart, None: every key that
+    differs. Only completed runs are drawn; the others are counted in the title and named in the log, and with
+    `include_unfinished` drawn as groups of their own, never part of a completed group's mean. Runs without rows are
+    left out and named. `title` None: the setting that all runs share.
+
+    Writes into `run` the figure `runs`, and the tables runs.csv (all rows with run, group, status, seed), groups.csv
+    (mean and spread of the last rows per group) and targets.csv (steps and seconds until the target losses).
+
+    Raises BadInput when no run is found or none is left to draw.
+    """
+    sources, empty = _read(_run_paths(runs))
+    drawn = [source for source in sources if source.completed or include_unfinished]
+    left_out = [source for source in sources if not (source.completed or include_unfinished)]
+    _report(drawn, left_out, empty)
+    labels = _labels(drawn, group_by)
+    table = _rows(drawn, labels)
+    references = _references(drawn, labels)
+    heading = _title(drawn, left_out, title)
+    figure = plot(pandas.DataFrame(table), references, title=heading)
+
+    paths = run.save_figure("runs", figure)
+    run.append_rows(table, table="runs")
+    groups = group_rows(_grouped(labels, [source.rows[-1] for source in drawn]), FINAL_COLUMNS)
+    run.append_rows(groups, table="groups")
+    run.append_rows(target_rows(_grouped(labels, [source.summary for source in drawn])), table="targets")
+    logger.info("%d runs in %d groups: %s", len(drawn), len(groups), paths[0])
+    summary = {
+        "figure": str(paths[0]),
+        "runs": [str(source.path) for source in drawn],
+        "left_out": {str(source.path): source.status for source in left_out},
+        "without_rows": [str(path) for path in empty],
+        "groups": groups,
+        "references": references,
+    }
+    return Outcome("completed", 0, summary)
+
+
+def _run_paths(runs: list[Path] | Path) -> list[Path]:
+    """Directories with a config.yaml, in order of their names; each once.
+
+    Raises BadInput, naming the pattern, when one of them matches no run.
+    """
+    patterns = [runs] if isinstance(runs, (Path, str)) else list(runs)
+    if not patterns:
+        raise BadInput("runs=[]: give at least one run directory or pattern, e.g. runs='runs/train/*'")
+    found: dict[Path, None] = {}
+    for pattern in patterns:
+        matches = [Path(match) for match in sorted(glob.glob(str(Path(pattern).absolute())))]
+        below = [sorted(file.parent for file in match.rglob("config.yaml")) for match in matches if match.is_dir()]
+        paths = [path for folder in below for path in folder]
+        if not paths:
+            detail = "holds no run" if matches else "matches nothing"
+            raise BadInput(f"runs={pattern}: {detail}; give run directories, or a pattern such as 'runs/train/*'")
+        found |= dict.fromkeys(paths)
+    return list(found)
+
+
+def _read(paths: Sequence[Path]) -> tuple[list[Source], list[Path]]:
+    """What the runs hold, and the paths of those without a row of metrics."""
+    sources, empty = [], []
+    for path in paths:
+        directory = RunDir.open(path)
+        rows = directory.read_rows()
+        if rows:
+            config = _read_config(directory)
+            sources.append(Source(path, directory.status, config, directory.read_summary(), rows))
+        else:
+            empty.append(path)
+    return sources, empty
+
+
+def _read_config(directory: RunDir) -> Mapping[str, Any]:
+    try:
+        config = yaml.safe_load(directory.read_config_text())
+    except yaml.YAMLError as error:
+        raise BadInput(f"{directory.path}/config.yaml cannot be read: {error}") from error
+    if not isinstance(config, Mapping):
+        raise BadInput(f"{directory.path}/config.yaml does not hold the keys of a run")
+    return config
+
+
+def _report(drawn: Sequence[Source], left_out: Sequence[Source], empty: Sequence[Path]) -> None:
+    """Name what is not drawn.
+
+    Raises BadInput when nothing is drawn.
+    """
+    for path in empty:
+        logger.info("left out, no metrics: %s", path)
+    for source in left_out:
+        logger.warning("left out, %s: %s", source.status, source.path)
+    if not drawn and left_out:
+        raise BadInput(f"runs: none of them is completed ({_counts(left_out)}); include_unfinished=true draws them")
+    if not drawn:
+        raise BadInput(f"runs: none of the {len(empty)} directories holds metrics, the first is {empty[0]}")
+
+
+def _labels(sources: Sequence[Source], group_by: Sequence[str] | None) -> list[str]:
+    """Group of each run; what a run that is not completed ended with is part of it."""
+    labels = group_labels([source.config for source in sources], group_by)
+    labels = [
+        label if source.completed else f"{label} ({source.status})".strip()
+        for label, source in zip(labels, sources, strict=True)
+    ]
+    seeds = Counter(
+        (label, str(source.config.get("seed")), str(_data_seed(source)))
+        for label, source in zip(labels, sources, strict=True)
+    )
+    for (label, seed, data_seed), count in seeds.items():
+        if count > 1 and group_by is None:
+            logger.warning("%d runs of group %r have the same seed %s (data seed %s)", count, label, seed, data_seed)
+    return labels
+
+
+def _data_seed(source: Source) -> Any:
+    data = source.config.get("data")
+    return data.get("seed") if isinstance(data, Mapping) else None
+
+
+def _rows(sources: Sequence[Source], labels: Sequence[str]) -> list[dict[str, Any]]:
+    """All metrics rows, each with its run, group, status and seed; cells that a run lacks are None."""
+    columns = dict.fromkeys(column for source in sources for column in source.rows[0])
+    return [
+        {"run": str(source.path), "group": label, "status": source.status, "seed": source.config.get("seed")}
+        | {column: row.get(column) for column in columns}
+        for source, label in zip(sources, labels, strict=True)
+        for row in source.rows
+    ]
+
+
+def _references(sources: Sequence[Source], labels: Sequence[str]) -> dict[str, float]:
+    """Name -> mean reference loss over the runs; where groups differ, one per group, its label in the name."""
+    per_group: dict[str, dict[str, list[float]]] = {}
+    for source, label in zip(sources, labels, strict=True):
+        for name, value in source.summary.get("references", {}).items():
+            if value is not None:
+                per_group.setdefault(name, {}).setdefault(label, []).append(value)
+    references: dict[str, float] = {}
+    for name, groups in per_group.items():
+        means = {label: sum(values) / len(values) for label, values in groups.items()}
+        lowest, highest = min(means.values()), max(means.values())
+        if highest - lowest <= 1e-6 * highest:
+            references[name] = highest
+        else:
+            references |= {f"{name} ({label})": mean for label, mean in means.items()}
+    return references
+
+
+def _title(drawn: Sequence[Source], left_out: Sequence[Source], title: str | None) -> str:
+    heading = common_setting([source.config for source in drawn]) if title is None else title
+    return heading + (f" (not drawn: {_counts(left_out)})" if left_out else "")
+
+
+def _counts(sources: Sequence[Source]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in Counter(s.status for s in sources).items())
+
+
+def _grouped(labels: Sequence[str], values: Sequence[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for label, value in zip(labels, values, strict=True):
+        groups.setdefault(label, []).append(value)
+    return groups
