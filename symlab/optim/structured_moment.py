@@ -47,8 +47,12 @@ def power_roots(
 
 
 def apply_root(vectors: Tensor, powers: Tensor, rows: Tensor) -> Tensor:
-    """Q diag(f) Q^T G for G [1, m, N], in the dtype of G; where m > 1 computed in that of Q."""
+    """Q diag(f) Q^T G for G [1, m, N], in the dtype of G.
+
+    The coordinates Q^T G are taken in the precision of Q, because they span the square root of its range of
+    eigenvalues; once scaled they are of one size, and the precision of G is enough to turn them back.
+    """
     if powers.numel() == 1:
         return rows * powers.to(rows.dtype)
-    product = vectors @ (powers[:, None] * (vectors.mT @ rows[0].to(vectors.dtype)))  # [m, N]
-    return product.to(rows.dtype)[None]
+    coordinates = powers[:, None] * (vectors.mT @ rows[0].to(vectors.dtype))  # [m, N]
+    return (vectors.to(rows.dtype) @ coordinates.to(rows.dtype))[None]

@@ -189,18 +189,18 @@ class SymO(Optimizer):
         return buffers
 
     def _require_finite_gradients(self) -> None:
-        named = [
-            (name, p.grad)
-            for group in self.param_groups
-            for name, p in zip(group["param_names"], group["params"], strict=True)
-            if p.grad is not None and p.numel() > 0
-        ]
-        sparse = [name for name, grad in named if grad.layout is not torch.strided]
-        if sparse:
-            raise ValueError(f"the gradient of {sparse[0]} is sparse: SymO takes dense gradients")
-        if named and not bool(torch.nn.utils.get_total_norm([grad for _, grad in named], math.inf).isfinite()):
-            bad = next((name for name, grad in named if not bool(grad.isfinite().all())), named[0][0])
-            raise FloatingPointError(f"the gradient of {bad} holds NaN or inf: no weight and no statistic was changed")
+        for group, plan in zip(self.param_groups, self._plans, strict=True):
+            named = zip(group["param_names"], group["params"], strict=True)
+            gradients = {name: p.grad for name, p in named if p.grad is not None and p.numel() > 0}
+            sparse = [name for name, grad in gradients.items() if grad.layout is not torch.strided]
+            if sparse:
+                raise ValueError(f"the gradient of {sparse[0]} is sparse: SymO takes dense gradients")
+            # a sum is finite only if every entry is; a sum may overflow, so the entries have the last word
+            sums = [grad.sum(dtype=plan.work_dtype) for grad in gradients.values()]
+            if sums and not bool(torch.stack(sums).sum().isfinite()):
+                bad = [name for name, grad in gradients.items() if not bool(grad.isfinite().all())]
+                if bad:
+                    raise FloatingPointError(f"the gradient of {bad[0]} holds NaN or inf: nothing was changed")
 
     def coverage(self) -> list[Coverage]:
         """One row per tensor: the blocks that hold it, and its number of weights."""

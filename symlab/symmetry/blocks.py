@@ -49,7 +49,7 @@ class Piece:
 class Block:
     """One isotypic block: Sigma acts on it as M_k (x) identity of dimension `dimension`."""
 
-    axes: tuple[str, ...]  # the axes in state s, in the order of the symmetry
+    axes: tuple[str, ...]  # the axes in state s, in the order of the first tensor that has them all
     dimension: int  # D_k
     coordinates: int  # N_k
     copies: int  # m_k
@@ -71,16 +71,18 @@ def build_blocks(
     """All blocks, the one without axes (invariant vectors) first; `groups` holds the non-free axes only."""
     rank = {label: i for i, label in enumerate(sizes)}
     pieces: dict[tuple[str, ...], list[Piece]] = {}
+    orders: dict[frozenset[str], tuple[str, ...]] = {}  # a block's axes in the order of its first tensor
     for name, labels in axes.items():
         permuted = [a for a in labels if groups.get(a) is Group.PERMUTATION]
         always = [a for a in labels if a in groups and a not in permuted]
         for count in range(len(permuted) + 1):
             for chosen in itertools.combinations(permuted, count):
-                block_axes = tuple(sorted((*always, *chosen), key=rank.__getitem__))
+                members = frozenset((*always, *chosen))
+                block_axes = orders.setdefault(members, tuple(a for a in labels if a in members))
                 rows = pieces.setdefault(block_axes, [])
                 start = rows[-1].stop if rows else 0
                 rows.append(_piece(name, labels, sizes, permuted, block_axes, start))
-    ordered = sorted(pieces, key=lambda block_axes: (len(block_axes), [rank[a] for a in block_axes]))
+    ordered = sorted(pieces, key=lambda block_axes: (len(block_axes), sorted(rank[a] for a in block_axes)))
     return tuple(
         Block(
             axes=block_axes,

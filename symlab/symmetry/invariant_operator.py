@@ -107,6 +107,7 @@ class InvariantOperator:
 
         Raises:
             ValueError: Sigma is not symmetric.
+            FloatingPointError: Sigma holds NaN or inf.
         """
         self._require_symmetric()
         values = torch.cat([w for w, _ in batched_eigh(self.matrices)])  # [sum m_k]
@@ -154,6 +155,8 @@ class InvariantOperator:
         return list(zip(self.symmetry.blocks, self.matrices, strict=True))
 
     def _require_symmetric(self) -> None:
+        if not all(bool(m.isfinite().all()) for m in self.matrices):
+            raise FloatingPointError("the operator holds NaN or inf: it has no spectrum")
         if not self.is_symmetric:
             worst = max(float((m - m.mT).abs().max()) for m in self.matrices)
             raise ValueError(f"the operator is not symmetric (entries differ by {worst:.3g}): it has no eigh")

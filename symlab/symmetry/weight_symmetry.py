@@ -132,10 +132,12 @@ class WeightSymmetry:
         return tensor
 
     def split(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        """G_k [S, m_k, N_k] for each block k, from tensors [S, *shape] (one sample dimension, always there)."""
-        return [
-            torch.cat([piece.extract(tensors[piece.tensor]) for piece in block.pieces], dim=1) for block in self.blocks
-        ]
+        """G_k [S, m_k, N_k] for each block k, from tensors [S, *shape] (one sample dimension, always there).
+
+        A result may share memory with the tensor that it comes from.
+        """
+        rows = [[piece.extract(tensors[piece.tensor]) for piece in block.pieces] for block in self.blocks]
+        return [torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0] for pieces in rows]
 
     def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
         """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k] (mean free along permutation axes)."""

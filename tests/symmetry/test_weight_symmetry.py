@@ -218,6 +218,8 @@ def test_product_need_not_be_symmetric():
     assert not product.is_symmetric
     with pytest.raises(ValueError, match="not symmetric"):
         product.map_spectrum(torch.abs)
+    with pytest.raises(FloatingPointError, match="NaN or inf"):
+        (math.nan * product).eigenvalues()
 
 
 def test_dense_projection_of_a_matrix_that_is_not_symmetric():
