@@ -200,7 +200,7 @@ def _references(sources: Sequence[Source], labels: Sequence[str]) -> dict[str, f
 
 def _title(drawn: Sequence[Source], left_out: Sequence[Source], title: str | None) -> str:
     heading = common_setting([source.config for source in drawn]) if title is None else title
-    return heading + (f" (not drawn: {_counts(left_out)})" if left_out else "")
+    return f"{heading} (not drawn: {_counts(left_out)})".strip() if left_out else heading
 
 
 def _counts(sources: Sequence[Source]) -> str:

@@ -169,9 +169,9 @@ def _group_handles(curves: dict[str, Curve]) -> list[Artist]:
             handles.append(Line2D([], [], linestyle="", label=f"and {len(curves) - index} more groups"))
             break
         colour, marker = colour_and_marker(index)
-        count = f"(n={curve.runs})" if curve.runs > 1 else ""
-        if group or count:
-            label = plain(f"{group} {count}".strip())
+        count = f"n={curve.runs}" if curve.runs > 1 else ""
+        label = plain(f"{group} ({count})" if group and count else group or count)
+        if label:
             handles.append(Line2D([], [], color=colour, marker=marker, markersize=3, linewidth=1.4, label=label))
     return handles
 

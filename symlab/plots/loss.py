@@ -16,6 +16,7 @@ from symlab.plots.curves import X_LABELS, Curves, curves_by_split, draw_curves, 
 from symlab.plots.style import COLUMN_WIDTH_IN, GREY, figure_with_legend, label_axes, plain
 
 HEADROOM = 100.0  # the axis ends at this many times the largest loss at the start
+DRAWABLE = (1e-100, 1e100)  # matplotlib's logarithmic axis overflows far beyond
 REACH = 100.0  # a reference this many times below the smallest loss is still drawn
 DASHES = ((5, 2), (5, 2, 1, 2), (2, 2), (8, 2, 2, 2))
 Limits = tuple[float, float]
@@ -38,8 +39,8 @@ def loss(
     columns run and group, the runs of a group become their mean and, for the test loss, a band: mean +- 1
     standard deviation from 3 runs on, smallest to largest of 2. A run that ends early is drawn by itself
     from where the group's mean ends. `references` (name -> test loss) become dashed lines; one that lies
-    more than 100 times below or 3 times above the curves is named in the legend only. Values that are not
-    finite or not positive are left out. The axis ends at 100 times the largest loss at the start, so that
+    more than 100 times below or 3 times above the curves is named in the legend only. Values out of
+    1e-100..1e100 (inf, nan, 0) are left out. The axis ends at 100 times the largest loss at the start, so that
     a diverging run does not flatten the others. `train`: draw the training loss too. `width_in`,
     `height_in`: inches, height without title and legend.
 
@@ -48,7 +49,7 @@ def loss(
     columns = {"test": "test_loss", "train": "train_loss"} if train else {"test": "test_loss"}
     rows = prepared(table, x, list(columns.values()))
     for column in columns.values():
-        rows[column] = rows[column].where(rows[column] > 0)
+        rows[column] = rows[column].where(rows[column].between(*DRAWABLE))
     curves = curves_by_split(rows, x, columns)
     limits = _limits(rows, list(columns.values()))
     handles = legend_handles(curves) + _reference_handles(references, limits)
