@@ -73,7 +73,8 @@ def plot(
 
     paths = run.save_figure("runs", figure)
     run.append_rows(table, table="runs")
-    groups = group_rows(_grouped(labels, [source.rows[-1] for source in drawn]), FINAL_COLUMNS)
+    columns = [column for column in FINAL_COLUMNS if column in table[0]]
+    groups = group_rows(_grouped(labels, [source.rows[-1] for source in drawn]), columns)
     run.append_rows(groups, table="groups")
     run.append_rows(target_rows(_grouped(labels, [source.summary for source in drawn])), table="targets")
     logger.info("%d runs in %d groups: %s", len(drawn), len(groups), paths[0])

@@ -158,8 +158,10 @@ def legend_handles(curves: Curves) -> list[Artist]:
     """Legend entries: the groups, then what they share (line styles of the splits, bands, single runs)."""
     if not curves:
         return []
-    every = [curve for groups in curves.values() for curve in groups.values()]
-    return _group_handles(next(iter(curves.values()))) + _shared_handles(every, list(curves))
+    groups = next(iter(curves.values()))
+    every = [curve for split in curves.values() for curve in split.values()]
+    colour = colour_and_marker(0)[0] if len(groups) == 1 else GREY
+    return _group_handles(groups) + _shared_handles(every, list(curves), colour)
 
 
 def _group_handles(curves: dict[str, Curve]) -> list[Artist]:
@@ -176,13 +178,13 @@ def _group_handles(curves: dict[str, Curve]) -> list[Artist]:
     return handles
 
 
-def _shared_handles(curves: Sequence[Curve], splits: Sequence[str]) -> list[Artist]:
+def _shared_handles(curves: Sequence[Curve], splits: Sequence[str], colour: str) -> list[Artist]:
     handles: list[Artist] = []
     for split in splits:
         style, width = SPLIT_LOOKS[split]
-        handles.append(Line2D([], [], color=GREY, linestyle=style, linewidth=width, label=split))
+        handles.append(Line2D([], [], color=colour, linestyle=style, linewidth=width, label=split))
     bands = sorted({curve.band for curve in curves if curve.band}, reverse=True)
-    handles += [Patch(facecolor=GREY, alpha=0.3, linewidth=0, label=f"{band} (test)") for band in bands]
+    handles += [Patch(facecolor=colour, alpha=0.3, linewidth=0, label=f"{band} (test)") for band in bands]
     if any(curve.tails for curve in curves if curve.runs > 1):
-        handles.append(Line2D([], [], color=GREY, linewidth=0.5, label="single runs"))
+        handles.append(Line2D([], [], color=colour, linewidth=0.5, label="single runs"))
     return handles

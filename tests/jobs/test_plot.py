@@ -112,6 +112,7 @@ def test_groups_over_seeds_and_writes_tables_and_figures(tmp_path):
     assert float(adam["test_loss_mean"]) == pytest.approx(0.3)
     assert float(adam["test_loss_std"]) == pytest.approx(0.07**0.5)
     assert groups["optimizer=gd"]["test_loss_std"] == ""
+    assert not any("accuracy" in column for column in adam), "columns that no run has"
     targets = {row["group"]: row for row in read_csv(own.path / "targets.csv")}
     assert (targets["optimizer=adam"]["reached"], targets["optimizer=adam"]["steps_median"]) == ("3", "2")
     assert (targets["optimizer=gd"]["reached"], targets["optimizer=gd"]["steps_median"]) == ("0", "")
