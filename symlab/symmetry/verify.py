@@ -13,13 +13,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from symlab.symmetry.groups import Group, random_matrix
 from symlab.symmetry.tracing import Inputs, Trace, call_model
+
+DROPOUTS = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def verify_axes(
     state = _random_state(trace, followers, dtype, generator)
     points = tree_map(lambda x: _noisy(x, dtype, generator), inputs)
     errors: dict[str, float] = {}
-    with _quiet(model, trace), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+    with _quiet(model, trace), torch.no_grad(), _NoDropout():
         before = _outputs(model, state, points, seed)
         if not all(torch.isfinite(output).all() for output in before):
             raise ValueError(
@@ -167,16 +171,27 @@ def _generators(tensors: Iterable[Tensor]) -> list[torch.Generator]:
     return [torch.default_generator, *(torch.cuda.default_generators[device.index] for device in devices)]
 
 
+class _NoDropout(TorchFunctionMode):
+    """Dropout of every kind is the identity, also where the forward pass asks for it in eval mode."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        if getattr(func, "__name__", "").rstrip("_123d") in DROPOUTS:
+            return args[0] if args else named["input"]
+        return func(*args, **named)
+
+
 @contextlib.contextmanager
 def _quiet(model: nn.Module, trace: Trace) -> Iterator[None]:
-    """Eval mode, with training flags and random states put back afterwards."""
+    """Eval mode, nothing compiled, with training flags and random states put back afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     generators = _generators([*trace.parameters.values(), *trace.buffers.values()])
     states = [generator.get_state() for generator in generators]
     try:
         for module, _ in flags:
             module.training = False
-        yield
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         for module, flag in flags:
             module.training = flag

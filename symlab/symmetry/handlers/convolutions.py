@@ -67,8 +67,19 @@ def max_pooling(axes: AxisTable, call: Call) -> Value:
     return result
 
 
+@register(*aten("max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices"))
+@register(*aten("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"))
+def max_pooling_with_indices(axes: AxisTable, call: Call) -> tuple[Value, Value]:
+    """The maxima, and where they are."""
+    dims, space = call.value("self").dims, _space(call)
+    result = Value((*dims[:-space], *_positions(axes, dims[-space:], call.shapes[0][-space:])))
+    axes.restrict(result.axes, Group.PERMUTATION)
+    return result, result
+
+
 def _space(call: Call) -> int:
-    return int(call.operator.split("d.")[0][-1])
+    """Number of space dimensions, from the operator's name: 2 for aten.max_pool2d.default."""
+    return int(call.operator.partition("pool")[2][0])
 
 
 @register(*aten("embedding"))

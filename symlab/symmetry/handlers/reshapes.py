@@ -132,6 +132,20 @@ def _cut(axes: AxisTable, dim: Dim, size: int, operator: str) -> Dim:
     return fresh
 
 
+@register(*aten("pad constant_pad_nd"))
+def pad(axes: AxisTable, call: Call) -> Value:
+    """Padded dimensions become free; along the others a constant that is not 0 keeps permutations only."""
+    dims, widths = list(call.value("self").dims), call.arguments["pad"]
+    for place in range(len(widths) // 2):
+        if any(widths[2 * place : 2 * place + 2]):
+            axes.pin(dims[-1 - place], Reason(f"{call.operator} pads an axis"))
+            dims[-1 - place] = axes.new_dim(call.shape[-1 - place])
+            axes.pin(dims[-1 - place], Reason("a padded axis", expected=True))
+    if call.arguments["value"]:
+        axes.restrict([axis for dim in dims for axis in dim], Group.PERMUTATION)
+    return Value(tuple(dims))
+
+
 @register(*aten("cat concat"))
 def concatenate(axes: AxisTable, call: Call) -> Value:
     """The joined dimension becomes free; the others index the same units in all tensors."""
