@@ -55,22 +55,16 @@ def teacher_student(
 
     Raises ValueError or TypeError for a number out of range or an unknown activation.
     """
-    whole_number("seed", seed, least=0)
-    whole_number("num_train", num_train, least=1)
-    whole_number("num_test", num_test, least=1)
-    whole_number("input_size", input_size, least=1)
-    whole_number("output_size", output_size, least=1)
-    widths = [whole_number("hidden", width, least=1) for width in hidden]
+    sizes = [input_size, *hidden, output_size]
+    _check_counts(seed=seed, num_train=num_train, num_test=num_test, sizes=sizes)
     finite_number("bias_std", bias_std, least=0.0)
     finite_number("noise_std", noise_std, least=0.0)
-    finite_number("spectrum_start", spectrum_start)
-    finite_number("spectrum_stop", spectrum_stop)
     if activation not in TEACHER_ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(TEACHER_ACTIVATIONS)}, got {activation!r}")
 
     teacher_stream, train_stream, test_stream = _streams(seed, 3)
     root = _covariance_root(input_size, spectrum_start, spectrum_stop, teacher_stream)  # [d, d]
-    layers = _teacher([input_size, *widths, output_size], bias_std, teacher_stream)
+    layers = _teacher(sizes, bias_std, teacher_stream)
 
     def draw(rows: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs = torch.randn(rows, input_size, generator=stream, dtype=torch.float64) @ root  # [N, d]
@@ -107,6 +101,16 @@ def least_squares_test_loss(
     return float(residual.square().sum() / (2 * residual.shape[0]))
 
 
+def _check_counts(*, seed: int, num_train: int, num_test: int, sizes: Sequence[int]) -> None:
+    whole_number("seed", seed, least=0)
+    whole_number("num_train", num_train, least=1)
+    whole_number("num_test", num_test, least=1)
+    whole_number("input_size", sizes[0], least=1)
+    whole_number("output_size", sizes[-1], least=1)
+    for width in sizes[1:-1]:
+        whole_number("hidden", width, least=1)
+
+
 def _streams(seed: int, count: int) -> list[torch.Generator]:
     root = torch.Generator().manual_seed(seed)
     seeds = torch.randint(2**62, (count,), generator=root)
@@ -118,6 +122,8 @@ def _covariance_root(size: int, start: float, stop: float, generator: torch.Gene
     gaussian = torch.randn(size, size, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)  # [d, d], [d, d]
     q = q * r.diagonal().sign()  # Haar measure: makes the factorisation unique
+    finite_number("spectrum_start", start)
+    finite_number("spectrum_stop", stop)
     eigenvalues = torch.logspace(start, stop, size, dtype=torch.float64)  # [d]
     return eigenvalues.sqrt()[:, None] * q.T  # [d, d]
 
