@@ -42,7 +42,9 @@ def resolve(group: str, target: object) -> Callable[..., Any]:
     if not isinstance(target, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target):
         raise BadInput(f"{key}: a target is text of the form <module>.<function>")
     module_name, _, attribute = target.rpartition(".")
-    roots = [PACKAGES[group]] if group in PACKAGES else []
+    top = group.partition(".")[0]  # optimizer, or optimizers.adam: one of several, in a key named after the group
+    known = top if top in PACKAGES else top.removesuffix("s")
+    roots = [PACKAGES[known]] if known in PACKAGES else []
     roots += plugin_roots()
     if not any(module_name == root or module_name.startswith(root + ".") for root in roots):
         allowed = ", ".join(roots) or "no module"

@@ -72,6 +72,10 @@ def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any]
             raise BadInput(_unknown(key, value, job, parameters))
         if isinstance(value, dict) and "_target_" in value:
             arguments[key], saved[key] = _bind_group(key, value, cwd)
+        elif _is_family(value):
+            bound = {name: _bind_group(f"{key}.{name}", node, cwd) for name, node in value.items()}
+            arguments[key] = {name: factory for name, (factory, _) in bound.items()}
+            saved[key] = {name: node for name, (_, node) in bound.items()}
         else:
             arguments[key] = convert(key, value, parameters[key].annotation, cwd)
             saved[key] = plain(arguments[key])
@@ -79,6 +83,12 @@ def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any]
     if missing:
         raise BadInput(f"{job} needs {', '.join(missing)}, which the config does not set: add {missing[0]}=...")
     return arguments, saved
+
+
+def _is_family(value: Any) -> bool:
+    """Several options of one group by name, as of `optimizer@optimizers.adam: adam`."""
+    nodes = list(value.values()) if isinstance(value, dict) else []
+    return bool(nodes) and all(isinstance(node, dict) and "_target_" in node for node in nodes)
 
 
 def _bind_group(group: str, node: Mapping[str, Any], cwd: Path) -> tuple[Factory, dict[str, Any]]:

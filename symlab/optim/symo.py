@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from symlab.optim.checks import check_rate
 from symlab.optim.structured_moment import apply_root, power_roots, update_moments, zero_moments
-from symlab.symmetry import Group, WeightSymmetry
+from symlab.symmetry import Group, WeightSymmetry, infer_symmetry
 
 
 class Coverage(NamedTuple):
@@ -264,9 +265,13 @@ def symo(
     max_block: int = 256,
     weight_decay: float = 0.0,
 ) -> SymO:
-    """`SymO` on all trainable parameters of a model, with the symmetry that `infer_symmetry` finds and verifies."""
-    from symlab.symmetry.infer import infer_symmetry
+    """`SymO` on all trainable parameters of a model, with the symmetry that `infer_symmetry` finds and verifies.
 
+    `inputs`: a few rows of training data, to trace the model with. lr in (0, 100]; the rest as in `SymO`.
+
+    Raises ValueError or TypeError for a number out of range.
+    """
+    check_rate("lr", lr)
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return SymO(
         trainable,

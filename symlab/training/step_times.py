@@ -1,0 +1,69 @@
+"""Time and memory of optimizers' steps, interleaved, so that other work on the machine hits all alike."""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from symlab.training.factories import Loss
+
+
+def time_steps(
+    models: Mapping[str, nn.Module],
+    optimizers: Mapping[str, torch.optim.Optimizer],
+    loss: Loss,
+    inputs: Tensor,
+    targets: Tensor,
+    repeats: int,
+) -> Iterator[dict[str, Any]]:
+    """Seconds of one training step (forward, backward, update) and of the update alone, `repeats` times for each.
+
+    The optimizers take turns, in another order at every repeat. Yields rows {repeat, optimizer, step_time_s,
+    update_time_s}. Only ratios within one repeat mean anything on a machine that does other work too.
+    """
+    names = list(optimizers)
+    for repeat in range(repeats):
+        turn = repeat % len(names)
+        for name in names[turn:] + names[:turn]:
+            model, optimizer = models[name], optimizers[name]
+            _wait(inputs)
+            began = time.perf_counter()
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            _wait(inputs)
+            half = time.perf_counter()
+            optimizer.step()
+            _wait(inputs)
+            end = time.perf_counter()
+            yield {"repeat": repeat, "optimizer": name, "step_time_s": end - began, "update_time_s": end - half}
+
+
+def _wait(inputs: Tensor) -> None:
+    if inputs.is_cuda:
+        torch.cuda.synchronize(inputs.device)
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of all tensors in the optimizer's state, each counted once."""
+    tensors: dict[int, int] = {}
+    open_values: list[Any] = list(optimizer.state.values())
+    while open_values:
+        value = open_values.pop()
+        if isinstance(value, Tensor):
+            tensors[value.data_ptr()] = value.numel() * value.element_size()
+        elif isinstance(value, dict):
+            open_values.extend(value.values())
+        elif isinstance(value, list | tuple):
+            open_values.extend(value)
+    return sum(tensors.values())
+
+
+def ratio(rows: Sequence[Mapping[str, Any]], column: str, name: str, reference: str) -> dict[str, float]:
+    """Median and quartiles over repeats of column(name) / column(reference), each pair taken in the same repeat."""
+    times = {(row["repeat"], row["optimizer"]): row[column] for row in rows}
+    pairs = sorted(times[r, n] / times[r, reference] for r, n in times if n == name)
+    quartiles = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else [pairs[0]] * 3
+    return {"median": statistics.median(pairs), "low": quartiles[0], "high": quartiles[2]}
