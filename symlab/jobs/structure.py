@@ -66,7 +66,7 @@ def structure(
     )
     if symmetry.num_parameters <= max_figure:
         layers = {name: int(np.prod(shape)) for name, shape in symmetry.shapes.items()}
-        title = f"a random matrix with the symmetry: {symmetry.num_factors} independent numbers"
+        title = f"random matrix with the symmetry: {symmetry.num_factors} independent entries"
         run.save_figure("structure", plot(random_operator(symmetry, seed).dense().numpy(), layers, title=title))
     return Outcome("completed", 0, summary)
 

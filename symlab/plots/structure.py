@@ -19,8 +19,8 @@ def structure(
 ) -> Figure:
     """The entries of a matrix [P, P] as colours, the largest magnitude at both ends of the scale.
 
-    `layers`: tensor name -> number of weights, in the order of the matrix; lines mark the borders, names stand at the
-    left and on top.
+    `layers`: tensor name -> number of weights, in the order of the matrix; lines mark the borders, names stand at
+    the left.
 
     Raises ValueError unless the matrix is square, finite and as large as the layers.
     """
@@ -30,7 +30,7 @@ def structure(
     if not np.isfinite(matrix).all():
         raise ValueError("matrix holds NaN or inf")
     heading = wrapped(title, width_in - 0.3, TITLE_PT)
-    figure = Figure(figsize=(width_in, width_in * 0.92 + 0.15 * heading.count("\n")), dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(width_in, width_in * 0.72 + 0.15 * heading.count("\n")), dpi=DPI, layout="compressed")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     largest = float(np.abs(matrix).max()) or 1.0
@@ -50,6 +50,7 @@ def _mark_layers(axes: Axes, layers: Mapping[str, int]) -> None:
         axes.axvline(border - 0.5, color="black", linewidth=0.5)
     middles = (borders[:-1] + borders[1:] - 1) / 2
     names = [plain(name) for name in layers]
-    axes.set_xticks(middles, names, fontsize=SMALL_PT, rotation=45, ha="left")
+    axes.set_xticks([])
     axes.set_yticks(middles, names, fontsize=SMALL_PT)
-    axes.tick_params(length=0, top=True, bottom=False, labeltop=True, labelbottom=False)
+    axes.tick_params(length=0)
+    axes.set_xlabel("weights (columns in the same order)", fontsize=SMALL_PT)
