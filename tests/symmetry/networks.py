@@ -73,7 +73,8 @@ def gradients_move_with_weights(model: nn.Module, inputs: Tensor, symmetry: Weig
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
         outputs = torch.func.functional_call(model, {**leaves, **buffers}, (inputs,))
         loss = (outputs * torch.linspace(1, 2, outputs.numel()).reshape(outputs.shape)).square().sum()
-        return dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True))
 
     acted = symmetry.act(element, weights)
     moved, expected = gradient(acted), symmetry.act(element, gradient(weights))
