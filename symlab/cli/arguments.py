@@ -111,4 +111,6 @@ def pasteable(key: str, value: str) -> str:
 
 def value_text(value: object) -> str:
     """A value as a person would type it: true, null, 0.1, [1,2], text."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False, default=str)

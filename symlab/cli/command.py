@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 import symlab
 from symlab.cli import completion, listing
 from symlab.cli.arguments import Arguments, parse
-from symlab.cli.signals import Stopped, stop_on_signal
+from symlab.cli.signals import Stopped, received, stop_on_signal
 from symlab.rundir import BadInput
 from symlab.rundir.outcome import BAD_INPUT, COMPLETED, FAILED
 
@@ -30,18 +31,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stop:
         return stop.exit_code
     except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - nobody reads any more
-        return COMPLETED
-    except BadInput as error:
+        return 128 + signal.SIGINT
+    except Exception as error:
+        stopped = received()
+        if stopped is not None:
+            return stopped.exit_code
         if wanted:
             raise
-        return complain(str(error), BAD_INPUT)
-    except OSError as error:
-        if wanted:
-            raise
-        return complain(str(error), FAILED)
+        return _explain(error)
+
+
+def _explain(error: Exception) -> int:
+    """One message and an exit code for what may go wrong; anything else is a fault of symlab and is raised."""
+    match error:
+        case BadInput():
+            return complain(str(error), BAD_INPUT)
+        case BrokenPipeError():
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - nobody reads any more
+            return COMPLETED
+        case OSError():
+            return complain(str(error), FAILED)
+        case ValueError() if isinstance(error.__cause__, OSError):  # a log file that cannot be opened
+            return complain(str(error.__cause__), FAILED)
+    raise error
 
 
 def complain(message: str, code: int) -> int:

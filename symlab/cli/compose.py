@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,10 +94,14 @@ def parse(overrides: Sequence[str], multirun: bool) -> list[Override]:
 
 def _parse_one(parser: OverridesParser, text: str, multirun: bool) -> Override:
     key, equals, value = text.partition("=")
+    if not __debug__:
+        text = f"{key}{equals}{listed_range(value)}"
     if not equals and not key.startswith("~"):
         raise BadInput(f"{text}: expected KEY=VALUE (the job comes first: symlab JOB KEY=VALUE ...)")
     try:
         override = parser.parse_overrides([text])[0]
+    except AttributeError:
+        raise BadInput(f"{text}: Hydra cannot read functions and {{...}} under PYTHONOPTIMIZE: unset it") from None
     except OverrideParseException:
         hint = f"; if it is one text, quote it twice: {pasteable(key, value)}"
         raise BadInput(f"{text}: Hydra cannot read this value{hint}") from None
@@ -104,6 +109,14 @@ def _parse_one(parser: OverridesParser, text: str, multirun: bool) -> Override:
         hint = f"add -m for one run each, or quote it twice if it is one text: {pasteable(key, value)}"
         raise BadInput(f"{text}: several values; {hint}")
     return override
+
+
+def listed_range(value: str) -> str:
+    """range(a,b,step) of whole numbers as a,b,c: Hydra's parser of functions needs the asserts that -O removes."""
+    numbers = re.fullmatch(r"range\(\s*(-?\d+)\s*(?:,\s*(-?\d+)\s*)?(?:,\s*(-?[1-9]\d*)\s*)?\)", value)
+    if numbers is None:
+        return value
+    return ",".join(map(str, range(*(int(number) for number in numbers.groups() if number is not None))))
 
 
 def expand(overrides: Sequence[Override]) -> list[list[str]]:
@@ -132,7 +145,7 @@ def compose(job: str, name: str | None, overrides: Sequence[str]) -> DictConfig:
 
     Raises BadInput.
     """
-    with translated(overrides, job, name):
+    with translated(overrides, job, name, composing=True):
         return hydra.compose(
             name or job, overrides=[*overrides, override_text("hydra.job.name", job)], return_hydra_config=True
         )
@@ -152,7 +165,9 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 
 @contextmanager
-def translated(overrides: Sequence[str], job: str | None = None, name: str | None = None) -> Iterator[None]:
+def translated(
+    overrides: Sequence[str], job: str | None = None, name: str | None = None, composing: bool = False
+) -> Iterator[None]:
     """Errors of Hydra, OmegaConf and the YAML parser leave this block as BadInput."""
     try:
         yield
@@ -166,6 +181,10 @@ def translated(overrides: Sequence[str], job: str | None = None, name: str | Non
         raise BadInput(f"a configuration file is not valid YAML: {' '.join(str(error).split())}") from error
     except HydraException as error:
         raise BadInput(_first_line(error)) from error
+    except (ValueError, TypeError) as error:
+        if isinstance(error, BadInput) or not composing:
+            raise
+        raise BadInput(f"{' '.join(overrides)}: {_first_line(error)}") from error
 
 
 def _missing_option(error: MissingConfigException) -> str:
@@ -182,9 +201,10 @@ def _composition(error: Exception, overrides: Sequence[str], job: str | None, na
         return _first_line(error)
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     groups = [o for o in parsed if is_group(o) and not o.is_delete()]
-    base = hydra.compose(name or job, overrides=[str(o.input_line) for o in groups]) if groups != parsed else None
-    if base is None:
-        return _first_line(error)
+    try:
+        base = hydra.compose(name or job, overrides=[str(o.input_line) for o in groups])
+    except HydraException:
+        return _first_line(error)  # the group choices themselves do not fit together
     known = [*dotted(OmegaConf.to_container(base, resolve=False)), "hydra"]
     for override in parsed:
         key = override.key_or_group
@@ -205,13 +225,17 @@ def dotted(node: Any, prefix: str = "") -> Iterator[str]:
 
 def _omegaconf(error: OmegaConfBaseException) -> str:
     key = error.full_key or error.key
-    text = _first_line(error)
-    return f"{key}: {text}" if key else text
+    text = str(error).strip().splitlines()[0].replace("KeyError raised while resolving interpolation: ", "")
+    hint = "; set it, or give another value: ${oc.env:NAME,other}" if "Environment variable" in text else ""
+    return f"{key}: {text}{hint}" if key else text
 
 
 def _first_line(error: BaseException) -> str:
-    cause = error.__cause__
+    """The message in one line, without the lines about OmegaConf's types."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    if isinstance(cause, OmegaConfBaseException):
-        lines.append(str(cause).strip().splitlines()[0])
-    return ": ".join(line.strip() for line in (lines if len(lines) < 3 else [lines[0], lines[-1]]))
+    if isinstance(error.__cause__, OmegaConfBaseException):
+        lines += str(error.__cause__).strip().splitlines()
+    said = dict.fromkeys(line.strip().rstrip(".:") for line in lines)
+    return ": ".join(
+        line for line in said if line and not line.startswith(("full_key:", "object_type=", "reference_type="))
+    )

@@ -6,6 +6,7 @@ import collections.abc
 import contextlib
 import inspect
 import os
+import re
 import types
 import typing
 from pathlib import Path
@@ -32,7 +33,8 @@ def convert(key: str, value: Any, annotation: Any, cwd: Path) -> Any:
         return _convert(value, annotation, cwd)
     except Mismatch as mismatch:
         hint = _hint(key, value, annotation)
-        raise BadInput(f"{key}={value_text(value)}: expected {mismatch}, got {_kind(value)}{hint}") from None
+        shown = f'"{value}"' if _looks_like_number(value) else value_text(value)
+        raise BadInput(f"{key}={shown}: expected {mismatch}, got {_kind(value)}{hint}") from None
 
 
 def _convert(value: Any, annotation: Any, cwd: Path) -> Any:
@@ -123,8 +125,13 @@ def describe(annotation: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    kinds = {dict: "a mapping", list: "a list", type(None): "null"}
+    kinds = {dict: "a mapping", list: "a list", float: "a decimal number"}
     return kinds.get(type(value)) or describe(type(value))
+
+
+def _looks_like_number(value: Any) -> bool:
+    """Text that one takes for a number unless it stands in quotes."""
+    return isinstance(value, str) and re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", value) is not None
 
 
 def _hint(key: str, value: Any, annotation: Any) -> str:

@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
 from symlab.cli import resume, sweep, validation
-from symlab.cli.arguments import Arguments, override_text
+from symlab.cli.arguments import Arguments, override_text, pasteable
 from symlab.cli.compose import compose, config_sources, expand, is_group, resolved, translated
 from symlab.cli.help import job_help
 from symlab.cli.listing import config_dir
@@ -42,7 +42,7 @@ def launch(job: str, arguments: Arguments, words: Sequence[str], show_tracebacks
             return _show(task, arguments, overrides)
         texts = [str(override.input_line) for override in overrides]
         if arguments.multirun or str(config.hydra.mode) == "RunMode.MULTIRUN":
-            return _sweep(task, arguments, config, texts, directory)
+            return _sweep(task, arguments, config, overrides, directory)
         if directory is not None:
             return _resume(task, arguments, overrides, directory)
         validation.bind(job, resolved(config), Path.cwd())
@@ -68,7 +68,7 @@ def check_all(job: str, name: str | None, overrides: Sequence[Override]) -> Dict
 
 def _new_directory(config: DictConfig, kind: str) -> Path:
     with translated([]):
-        return Path(str(config.hydra[kind].dir)).absolute()
+        return resume.directory(f"hydra.{kind}.dir", str(config.hydra[kind].dir))
 
 
 def _show(task: Task, arguments: Arguments, overrides: Sequence[Override]) -> int:
@@ -101,22 +101,29 @@ def _resume(task: Task, arguments: Arguments, overrides: Sequence[Override], pat
     return _single(continued, arguments, own, run.path)
 
 
-def _sweep(task: Task, arguments: Arguments, config: DictConfig, overrides: list[str], directory: Path | None) -> int:
+def _sweep(
+    task: Task, arguments: Arguments, config: DictConfig, overrides: Sequence[Override], directory: Path | None
+) -> int:
     if directory is not None:
         path = resume.open_sweep(task.job, directory)
     else:
         path = _new_directory(config, "sweep")
         sweep.refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
+    texts = [str(override.input_line) for override in overrides]
+    constant = [o.get_key_element() for o in overrides if not (o.is_sweep_override() or o.is_hydra_override())]
+    texts += [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"] if constant else []
     interrupted = None
     try:
-        _run_hydra(task, arguments, ["--multirun"], [*overrides, override_text("hydra.sweep.dir", str(path))])
+        _run_hydra(task, arguments, ["--multirun"], [*texts, override_text("hydra.sweep.dir", str(path))])
     except Stopped as stop:
         interrupted = stop.exit_code
     runs = sweep.runs_in(path)
+    print(f"sweep directory: {os.path.relpath(path)}")
     print(sweep.table(task.job, runs))
     if interrupted is not None:
-        print(f"interrupted; runs that are not in the table were not started; to continue: resume={path}")
+        again = task.command_line if task.resume else f"{task.command_line} {pasteable('resume', os.path.relpath(path))}"
+        print(f"interrupted; a run that is not in the table was not started; to continue: {again}")
     return sweep.exit_code(runs) if interrupted is None else interrupted
 
 

@@ -60,6 +60,8 @@ def nearest(name: str, known: Iterable[str], what: str = "jobs") -> str:
     known = list(known)
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.55)
     if close:
+        similar = [difflib.SequenceMatcher(None, name, other).ratio() for other in close]
+        close = [other for other, ratio in zip(close, similar, strict=True) if ratio > similar[0] - 0.1]
         return f"; did you mean {' or '.join(close)}?"
     return f"; there are the {what} {', '.join(known)}" if known else f"; there are no {what}"
 

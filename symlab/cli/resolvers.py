@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from omegaconf import OmegaConf
 
@@ -13,14 +13,15 @@ from symlab.rundir.directory import run_name
 LONGEST = 80  # characters of the readable part
 
 
-def sweep_subdir(overrides: Iterable[str]) -> str:
-    """The directory of one run of a sweep: what was overridden, readable, and 8 digits of its hash.
+def sweep_subdir(overrides: Iterable[str], constant: Collection[str] = ()) -> str:
+    """The directory of one run of a sweep: what is swept over, readable, and 8 digits of the hash of all overrides.
 
     The same overrides, in any order, give the same name, so that a sweep can be continued; the name holds
-    letters, digits and . _ - only.
+    letters, digits and . _ - only. `constant` are the keys that are the same in all runs of the sweep.
     """
     ordered = sorted(str(override) for override in overrides)
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(ordered)).strip("-._")[:LONGEST]
+    swept = [override for override in ordered if override.partition("=")[0] not in constant]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(swept)).strip("-._")[:LONGEST]
     digest = hashlib.sha256("\n".join(ordered).encode("utf-8")).hexdigest()[:8]
     return f"{readable}-{digest}" if readable else f"run-{digest}"
 

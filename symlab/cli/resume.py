@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,14 @@ def split(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, list[O
     if found[-1].is_sweep_override() or not isinstance(value, (str, int, float)):
         text = str(found[-1].input_line).partition("=")[2]
         raise BadInput(f"resume={text}: expected one directory; quote it twice: {pasteable('resume', text)}")
-    return Path(str(value)).expanduser().absolute(), rest
+    return directory("resume", str(value)), rest
+
+
+def directory(key: str, text: str) -> Path:
+    """A directory for runs, relative to where it was typed. Raises BadInput for a name that Hydra would interpolate."""
+    if "${" in text:
+        raise BadInput(f"{key}={text}: the name of a run's directory cannot hold ${{")
+    return Path(os.path.expanduser(text)).absolute()
 
 
 def load_config(run: RunDir) -> dict[str, Any]:

@@ -111,14 +111,14 @@ def check_logging(key: str, node: Any) -> None:
 def _check_handler(path: str, handler: Any) -> None:
     entries = dict(_items(handler, path))
     kind = entries.pop("class", None)
-    if kind not in HANDLERS:
+    if kind is not None and kind not in HANDLERS:
         raise _refused(f"{path}.class", kind)
     stream, filename = entries.pop("stream", STREAMS[0]), entries.pop("filename", LOG_FILES[0])
     if stream not in STREAMS:
         raise _refused(f"{path}.stream", stream)
     if filename not in LOG_FILES:
         raise _refused(f"{path}.filename", filename)
-    _check_entries(path, entries, HANDLERS[str(kind)])
+    _check_entries(path, entries, HANDLERS.get(str(kind), frozenset.union(*HANDLERS.values())))
 
 
 def _check_entries(path: str, node: Any, allowed: frozenset[str]) -> None:

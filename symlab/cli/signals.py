@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+_received: list[int] = []  # handlers belong to the process, and so does what they saw
+
 WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -29,6 +31,7 @@ def stop_on_signal() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    _received.clear()
     before = {number: signal.signal(number, _stop) for number in WATCHED}
     try:
         yield
@@ -37,7 +40,13 @@ def stop_on_signal() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def received() -> Stopped | None:
+    """The signal that arrived, if one did. A library may turn Stopped into an error of its own on the way out."""
+    return Stopped(_received[0]) if _received else None
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
     for watched in WATCHED:
         signal.signal(watched, signal.SIG_IGN)
+    _received.append(number)
     raise Stopped(number)

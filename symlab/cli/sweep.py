@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ def table(job: str, runs: Sequence[RunDir]) -> str:
     varied = _varied([run.read_overrides() for run in runs])
     head = ["directory", "overrides", "status", *figures]
     body = [
-        [os.path.relpath(run.path), overrides, run.status, *(_number(summary.get(name)) for name in figures)]
+        [run.path.name, overrides, run.status, *(_number(summary.get(name)) for name in figures)]
         for run, overrides, summary in zip(runs, varied, summaries, strict=True)
     ]
     return _aligned([head, *body])

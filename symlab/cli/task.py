@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from symlab.cli import resolvers, resume, validation
 from symlab.cli.arguments import pasteable
 from symlab.cli.compose import resolved
-from symlab.cli.signals import Stopped
+from symlab.cli.signals import Stopped, received
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.rundir.outcome import BAD_INPUT, FAILED
 
@@ -80,7 +80,9 @@ class Task:
         except KeyboardInterrupt as interruption:
             number = interruption.number if isinstance(interruption, Stopped) else int(signal.SIGINT)
             outcome = Outcome("interrupted", 128 + number, {"message": "stopped outside of the job's loop"})
-        except Exception as error:  # noqa: BLE001 - the boundary: every failure is recorded and reported
+        except Exception as error:
+            if (stopped := received()) is not None:
+                raise stopped from error
             self._fail(run, error, continued)
             return "failed"
         run.write_summary({**outcome.summary, "status": outcome.status, "exit_code": outcome.exit_code})
