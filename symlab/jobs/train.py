@@ -41,6 +41,9 @@ RESUMABLE_CHANGES = (
 """Keys that may differ when a run is resumed. `device` and `threads` change rounding, `epochs` the schedules that know
 the run's length; with the same values the resumed run equals the uninterrupted one bit for bit."""
 
+KEY_FIGURES = ("step", "final.train_loss", "final.test_loss", "final.test_accuracy", "best.value", "time_s")
+"""What a sweep's table shows of each run's summary, by dotted name."""
+
 logger = logging.getLogger("symlab")
 
 
@@ -224,9 +227,13 @@ def _log_end(summary: Mapping[str, Any]) -> None:
         summary["status"],
         summary["step"],
         summary["total_steps"],
-        final.get("test_loss"),
+        _short(final.get("test_loss")),
         best["metric"],
-        best["value"],
+        _short(best["value"]),
         best["step"],
         summary["time_s"],
     )
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"

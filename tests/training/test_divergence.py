@@ -85,6 +85,21 @@ def test_a_dead_unit_does_not_hide_an_infinite_bias():
         check_weights(model, 9)
 
 
+def test_a_dead_unit_with_an_infinite_bias_does_not_finish(tmp_path):
+    """Loss and gradients are finite to the end; the weights are not."""
+
+    def dead(input_shape, output_size, generator):
+        model = nn.Sequential(nn.Linear(input_shape[0], 2), nn.ReLU(), nn.Linear(2, output_size))
+        with torch.no_grad():
+            model[0].bias[0] = -math.inf
+        return model
+
+    outcome = run_job(RunDir.create(tmp_path), model=dead, optimizer=OPTIMIZERS["gd"])
+    assert (outcome.status, outcome.exit_code) == ("diverged", 3)
+    assert outcome.summary["message"].startswith("step 0: the weights of '0.bias' are not finite")
+    assert outcome.summary["final"] is None
+
+
 class BrokenLater:
     """auto, but the 6th loss with gradients (the second of epoch 1, 4 steps an epoch) is infinite."""
 
