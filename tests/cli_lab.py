@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import symlab
+from symlab.cli import main
 
 PACKAGE = Path(symlab.__file__).parent
 TOY = Path(__file__).parent / "toy"
@@ -54,6 +58,35 @@ class Lab:
 
     def runs(self, job: str = "toy") -> list[Path]:
         return sorted((self.cwd / "runs" / job).iterdir()) if (self.cwd / "runs" / job).is_dir() else []
+
+
+@dataclass(frozen=True)
+class Here:
+    """Like Lab, but in this process: `here("toy", "epochs=2")`. Saves the start of a process."""
+
+    cwd: Path
+    capture: pytest.CaptureFixture[str]
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        self.capture.readouterr()
+        try:
+            code = main(words)
+        finally:
+            close_handlers()
+        out, err = self.capture.readouterr()
+        return subprocess.CompletedProcess(words, code, out, err)
+
+    def runs(self) -> list[Path]:
+        return sorted((self.cwd / "runs" / "toy").iterdir()) if (self.cwd / "runs" / "toy").is_dir() else []
+
+
+def close_handlers() -> None:
+    """Undo what Hydra configured in this process: the log file of the last run is still open."""
+    for logger in (logging.getLogger(), logging.getLogger("symlab.file")):
+        for handler in list(logger.handlers):
+            if type(handler) in (logging.StreamHandler, logging.FileHandler):
+                logger.removeHandler(handler)
+                handler.close()
 
 
 def plant(tree: Path) -> None:

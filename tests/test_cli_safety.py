@@ -28,8 +28,10 @@ GROUP_TARGETS = [
 
 HYDRA_NODES = {
     "callback": "callbacks: {x: {_target_: subprocess.call, args: [touch, MARK]}}",
-    "nested callback": "callbacks: {x: {_target_: hydra.experimental.callbacks.LogJobReturnCallback, y: {_target_: os.system, command: touch MARK}}}",
-    "hydra's own call": "callbacks: {x: {_target_: hydra.utils.call, config: {_target_: os.system, command: touch MARK}}}",
+    "nested callback": "callbacks: {x: {_target_: hydra.experimental.callbacks.LogJobReturnCallback, "
+    "y: {_target_: os.system, command: touch MARK}}}",
+    "hydra's own call": "callbacks: {x: {_target_: hydra.utils.call, "
+    "config: {_target_: os.system, command: touch MARK}}}",
     "handler factory": "job_logging: {handlers: {file: {(): subprocess.Popen, args: [touch, MARK]}}}",
     "handler class": "job_logging: {handlers: {x: {class: subprocess.Popen, args: [touch, MARK]}}}",
     "handler file": "job_logging: {handlers: {x: {class: logging.FileHandler, filename: MARK}}}",
@@ -57,12 +59,12 @@ def hostile(folder: Path, group: str, name: str, text: str) -> Path:
 
 @pytest.mark.parametrize("target", GROUP_TARGETS)
 def test_a_target_outside_the_groups_package_is_refused(target: str) -> None:
-    with pytest.raises(BadInput, match="optimizer._target_="):
+    with pytest.raises(BadInput, match=r"optimizer\._target_="):
         names.resolve("optimizer", target)
 
 
 def test_a_target_of_another_group_is_refused() -> None:
-    with pytest.raises(BadInput, match="model may name what is in symlab.models"):
+    with pytest.raises(BadInput, match=r"model may name what is in symlab\.models"):
         names.resolve("model", "symlab.optim.gd.gd")
     assert names.resolve("optimizer", "symlab.optim.gd.gd").__name__ == "gd"
 

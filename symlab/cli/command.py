@@ -84,7 +84,7 @@ def _complete(arguments: Arguments) -> int:
     from symlab.cli.launch import hydra_completion
 
     if not completion.is_query(arguments.overrides):
-        return hydra_completion("train", arguments.overrides, line=None)
+        return hydra_completion(next(iter(listing.jobs())).replace("-", "_"), arguments.overrides, line=None)
     line = completion.line_being_typed()
     job, rest = completion.split_line(line)
     if job is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-import yaml  # type: ignore[import-untyped]
+import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser

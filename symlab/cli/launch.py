@@ -24,7 +24,7 @@ from symlab.cli.safety import check_hydra_node
 from symlab.cli.signals import Stopped
 from symlab.cli.task import Task
 from symlab.rundir import BadInput, RunDir
-from symlab.rundir.outcome import COMPLETED, FAILED
+from symlab.rundir.outcome import COMPLETED
 
 
 def launch(job: str, arguments: Arguments, words: Sequence[str], show_tracebacks: bool) -> int:
@@ -86,7 +86,7 @@ def _single(task: Task, arguments: Arguments, overrides: list[str], path: Path) 
         path.mkdir(parents=True, exist_ok=True)
     run = RunDir(path)
     _run_hydra(task, arguments, [], [*overrides, override_text("hydra.run.dir", str(path))])
-    return int(run.read_summary().get("exit_code", FAILED))
+    return sweep.exit_code_of(run)
 
 
 def _resume(task: Task, arguments: Arguments, overrides: Sequence[Override], path: Path) -> int:
@@ -122,7 +122,9 @@ def _sweep(
     print(f"sweep directory: {os.path.relpath(path)}")
     print(sweep.table(task.job, runs))
     if interrupted is not None:
-        again = task.command_line if task.resume else f"{task.command_line} {pasteable('resume', os.path.relpath(path))}"
+        again = (
+            task.command_line if task.resume else f"{task.command_line} {pasteable('resume', os.path.relpath(path))}"
+        )
         print(f"interrupted; a run that is not in the table was not started; to continue: {again}")
     return sweep.exit_code(runs) if interrupted is None else interrupted
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from symlab.cli.validation import key_figures
 from symlab.rundir import BadInput, RunDir
-from symlab.rundir.outcome import COMPLETED, FAILED
+from symlab.rundir.outcome import BAD_INPUT, COMPLETED, FAILED
 
+RESUME_ERROR = "resume_error"  # in the summary of a run whose last continuation could not start
 FIGURES = 5  # columns, where the job does not name its own
 
 
@@ -25,7 +26,15 @@ def refuse_used(folder: Path) -> None:
 
 
 def exit_code(runs: Sequence[RunDir]) -> int:
-    return COMPLETED if runs and all(run.status == "completed" for run in runs) else FAILED
+    return COMPLETED if runs and all(exit_code_of(run) == COMPLETED for run in runs) else FAILED
+
+
+def exit_code_of(run: RunDir) -> int:
+    """What the run's last start ended with, from its summary."""
+    if run.status in ("died", "running", "empty"):
+        return FAILED
+    summary = run.read_summary()
+    return BAD_INPUT if RESUME_ERROR in summary else int(summary.get("exit_code", FAILED))
 
 
 def table(job: str, runs: Sequence[RunDir]) -> str:

@@ -18,6 +18,7 @@ from symlab.cli import resolvers, resume, validation
 from symlab.cli.arguments import pasteable
 from symlab.cli.compose import resolved
 from symlab.cli.signals import Stopped, received
+from symlab.cli.sweep import RESUME_ERROR
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.rundir.outcome import BAD_INPUT, FAILED
 
@@ -113,7 +114,7 @@ class Task:
         before = run.read_summary()
         try:
             if bad_input and continued and before:
-                run.write_summary({**before, "resume_error": message})
+                run.write_summary({**before, RESUME_ERROR: message})
             else:
                 run.mark_failed(text, BAD_INPUT if bad_input else FAILED)
         except OSError as problem:
