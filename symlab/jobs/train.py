@@ -11,7 +11,13 @@ from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.training.batches import Batches
 from symlab.training.best import Best
-from symlab.training.build import build_model, build_optimizer, is_natural_loss, number_of_parameters
+from symlab.training.build import (
+    build_model,
+    build_optimizer,
+    check_batch_norm,
+    is_natural_loss,
+    number_of_parameters,
+)
 from symlab.training.factories import (
     DataFactory,
     Loss,
@@ -19,6 +25,7 @@ from symlab.training.factories import (
     OptimizerFactory,
     PlotFunction,
     Schedule,
+    name_of,
 )
 from symlab.training.fit import Evaluations, Event, Training, fit
 from symlab.training.keeper import Keeper
@@ -98,12 +105,17 @@ def train(
         references = _references(dataset, is_natural_loss(loss, net, dataset))
         training = Training(net, build_optimizer(optimizer, net, dataset.train_inputs))
         batches = Batches(dataset.train_inputs, dataset.train_targets, batch_size, seed, drop_last)
+        check_batch_norm(net, batch_size or len(dataset.train_inputs))
         per_epoch = batches.steps_per_epoch
         rates = Rates(schedule, warmup_steps, epochs * per_epoch)
         train_rows = len(dataset.train_inputs) if eval_train_size is None else eval_train_size
         evaluations = Evaluations(dataset, loss, eval_every or per_epoch, eval_batch_size, train_rows)
         best = Best("test_loss" if dataset.num_classes is None else "test_accuracy")
         keeper = Keeper(run, training, best, seed=seed, steps_per_epoch=per_epoch, every_s=checkpoint_every_s)
+
+        batch = "full batch" if batch_size is None else f"batch {batch_size}"
+        title = f"{name_of(model)} with {name_of(optimizer)} on {dataset.name}, {batch}, seed {seed}"
+        _try_figure(plot, dataset, references, title)
 
         torch.manual_seed(seed)  # dropout must not depend on what the factories drew
         _begin(run, keeper, rates, place, dtype)
@@ -116,7 +128,7 @@ def train(
         summary |= _setting(net, dataset, place, dtype, seed) | cost_figures(step_seconds, place)
         run.write_summary(summary)
         if summary["status"] != "interrupted" and summary["evaluations"]:
-            _draw(run, plot, references, title=f"{dataset.name}, seed {seed}")
+            _draw(run, plot, references, title=title)
         _log_end(summary)
         # a signal during the last moments does not undo the run, but a sweep must still learn of it
         exit_code = stop.exit_code if summary["status"] == "completed" else summary["exit_code"]
@@ -209,6 +221,15 @@ def _setting(model: torch.nn.Module, dataset: Dataset, place: torch.device, dtyp
         "dtype": dtype,
         "threads": torch.get_num_threads(),
     }
+
+
+def _try_figure(plot: PlotFunction, dataset: Dataset, references: Mapping[str, float], title: str) -> None:
+    """Draw a row of this data's columns, so that a figure that does not fit the data stops here and not at the end."""
+    import pandas
+
+    columns = ["step", "epoch", "lr", "train_loss", "test_loss", "batch_loss", "time_s"]
+    columns += [] if dataset.num_classes is None else ["train_accuracy", "test_accuracy"]
+    plot(pandas.DataFrame([dict.fromkeys(columns, 1.0)]), references, title=title)
 
 
 def _draw(run: RunDir, plot: PlotFunction, references: Mapping[str, float], *, title: str) -> None:

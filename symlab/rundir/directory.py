@@ -253,7 +253,7 @@ class RunDir:
         paths = []
         for kind in ("png", "pdf"):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=150)
+            figure.savefig(buffer, format=kind)  # at the figure's own resolution
             path = folder / f"{checked_name(name)}.{kind}"
             files.write_bytes(path, buffer.getvalue())
             paths.append(path)

@@ -72,6 +72,16 @@ def build_optimizer(factory: OptimizerFactory, model: nn.Module, inputs: Tensor)
     return factory(model, inputs[:SAMPLE_ROWS])
 
 
+def check_batch_norm(model: nn.Module, rows: int) -> None:
+    """Batch norm needs two rows: on maps larger than 1 x 1 torch takes one silently, and normalises it to noise.
+
+    Raises BadInput for batches of a single row and a model with batch norm.
+    """
+    norms = [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    if rows == 1 and norms:
+        raise BadInput(f"batches of one row cannot train batch norm ({norms[0]}): use a batch_size of at least 2")
+
+
 def number_of_parameters(model: nn.Module) -> int:
     """Trainable weights, each shared tensor counted once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -44,3 +45,9 @@ class PlotFunction(Protocol):
     """Draws the metrics table of one or many runs."""
 
     def __call__(self, table: pandas.DataFrame, references: Mapping[str, float], *, title: str) -> Figure: ...
+
+
+def name_of(factory: Callable[..., Any]) -> str:
+    """The name of the function behind a factory, as it stands in figures: `functools.partial` is looked through."""
+    function = factory.func if isinstance(factory, functools.partial) else factory
+    return getattr(function, "__name__", type(function).__name__)

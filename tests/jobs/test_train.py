@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from symlab.data.dataset import Dataset
+from symlab.plots.accuracy import accuracy
 from symlab.rundir import BadInput, RunDir
 from symlab.schedules.constant import constant
 from symlab.schedules.cosine import cosine
@@ -173,7 +174,8 @@ def test_a_signal_after_the_last_evaluation_does_not_undo_the_run(tmp_path):
     """All is done; but whoever started it, a sweep for one, learns of the signal from the exit code."""
 
     def plot(table, references, *, title):
-        signal.raise_signal(signal.SIGINT)
+        if len(table) > 1:  # not the trial before the run
+            signal.raise_signal(signal.SIGINT)
         return no_plot(table, references, title=title)
 
     run = RunDir.create(tmp_path)
@@ -306,7 +308,7 @@ def test_the_figure_is_drawn_from_the_rows_on_disk(tmp_path):
 
     run = RunDir.create(tmp_path)
     run_job(run, plot=plot, seed=3)
-    assert seen["title"] == "toy regression, seed 3"
+    assert seen["title"] == "small_net with adam on toy regression, full batch, seed 3"
     assert seen["references"] == {"zero": 2.0}
     assert seen["table"]["test_loss"].tolist() == [row["test_loss"] for row in run.read_rows()]
 
@@ -380,6 +382,18 @@ def test_batch_norm_with_a_rest_of_one(tmp_path):
 
 
 # ---- input that cannot work
+
+
+def test_batch_norm_on_single_rows_is_refused(tmp_path):
+    with pytest.raises(BadInput, match=r"batches of one row cannot train batch norm \(1\)"):
+        run_job(RunDir.create(tmp_path), model=partial(small_net, batch_norm=True), batch_size=1)
+
+
+def test_a_figure_that_does_not_fit_the_data_is_refused_before_the_first_row(tmp_path):
+    run = RunDir.create(tmp_path)
+    with pytest.raises(ValueError, match="accuracy"):
+        run_job(run, plot=accuracy)
+    assert run.read_rows() == []
 
 
 def wrong_outputs(input_shape, output_size, generator, outputs):
