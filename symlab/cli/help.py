@@ -12,10 +12,10 @@ def job_help(job: str, arguments: Arguments, config: DictConfig) -> str:
     """Groups with their options (the chosen one in brackets) and all keys with their values."""
     command = job.replace("_", "-")
     folders = [config_dir()] + ([arguments.config_dir] if arguments.config_dir is not None else [])
-    choices = dict(config.hydra.runtime.choices)
-    shown = {group: options for group, options in groups(folders).items() if group in choices}
-    width = max((len(group) for group in shown), default=0)
-    lines = [f"  {group:<{width}}  {_options(options, choices[group])}" for group, options in shown.items()]
+    options = groups(folders)
+    choices = {key: chosen for key, chosen in config.hydra.runtime.choices.items() if key.partition("@")[0] in options}
+    width = max((len(key) for key in choices), default=0)
+    lines = [f"  {key:<{width}}  {_options(options[key.partition('@')[0]], choices[key])}" for key in choices]
     with open_dict(config):
         config.pop("hydra")
     keys = "\n".join(f"  {line}" for line in OmegaConf.to_yaml(config).splitlines())

@@ -122,10 +122,8 @@ def _sweep(
     print(f"sweep directory: {os.path.relpath(path)}")
     print(sweep.table(task.job, runs))
     if interrupted is not None:
-        again = (
-            task.command_line if task.resume else f"{task.command_line} {pasteable('resume', os.path.relpath(path))}"
-        )
-        print(f"interrupted; a run that is not in the table was not started; to continue: {again}")
+        again = "" if task.resume else f" {pasteable('resume', os.path.relpath(path))}"
+        print(f"interrupted; a run that is not in the table was not started; to continue: {task.command_line}{again}")
     return sweep.exit_code(runs) if interrupted is None else interrupted
 
 
