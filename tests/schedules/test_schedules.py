@@ -5,6 +5,7 @@ import pytest
 from symlab.schedules.constant import constant
 from symlab.schedules.cosine import cosine
 from symlab.schedules.exponential import exponential
+from symlab.schedules.geometric import geometric
 from symlab.schedules.step_decay import step_decay
 
 
@@ -26,6 +27,12 @@ def test_cosine_values():
     # (1 + cos(pi t / 4)) / 2 for t = 0..3
     assert [cosine(step, 4) for step in range(4)] == pytest.approx([1, 0.85355339, 0.5, 0.14644661], abs=1e-8)
     assert [cosine(step, 2, floor=0.2) for step in range(3)] == pytest.approx([1, 0.6, 0.2], rel=1e-12)
+
+
+def test_geometric_reaches_its_fraction_at_the_end():
+    assert [geometric(step, 4, final=1e-4) for step in range(5)] == pytest.approx([1, 0.1, 0.01, 1e-3, 1e-4], rel=1e-12)
+    with pytest.raises(ValueError, match="final must be in"):
+        geometric(0, 4, final=0.0)
 
 
 @pytest.mark.parametrize("gamma", [0.0, -0.5, 1.01, float("nan"), float("inf")])
