@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 import symlab
-from tests.cli_lab import Here, Lab
+from tests.cli_lab import Here, Lab, plant
 
 FORBIDDEN = set("=,[]()#~ ")
 
@@ -242,3 +242,33 @@ def test_many_processes_get_distinct_directories(lab: Lab) -> None:
     assert len(lab.runs()) == 4
     for run in lab.runs():
         assert (run / "metrics.csv").read_text().count("\n") == 4
+
+
+def test_a_wheel_carries_its_configuration_inside_the_package(lab: Lab, tmp_path: Path) -> None:
+    tree = tmp_path / "site"
+    plant(tree)
+    (tree / "conf").rename(tree / "symlab" / "conf")
+    installed = Lab(tree, tmp_path)
+    assert "Count to a number" in installed("--help").stdout
+    done = installed("toy", "optimizer=fancy")
+    assert done.returncode == 0, done.stderr
+    assert len(installed.runs()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize("size", ["8k", "24k"])
+def test_a_full_disk_is_one_message(lab: Lab, size: str) -> None:
+    disk = lab.cwd / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("this machine does not let root mount a file system")
+    try:
+        done = lab("toy", "hydra.run.dir=disk/run", "epochs=2000")
+        assert done.returncode in (1, 2), done.stderr
+        assert "No space left on device" in done.stderr
+        assert "Traceback" not in done.stderr
+        table = disk / "run" / "metrics.csv"
+        assert not table.exists() or table.read_text() == "" or table.read_text().endswith("\n")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

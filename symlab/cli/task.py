@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Task:
         """Status of the run; raises Stopped if a signal ended it, so that a sweep ends too."""
         hydra = HydraConfig.get()
         run = RunDir(hydra.runtime.output_dir)
-        with run.claimed():
+        with run.claimed(), quiet_logging():
             continued = self.resume and run.holds_run
             arguments, config = self._bind(run, cfg, Path(hydra.runtime.cwd), continued)
             if config is None:
@@ -109,6 +110,8 @@ class Task:
         text = "".join(traceback.format_exception(error))
         bad_input = isinstance(error, INPUT_ERRORS) and run.rows_written == 0
         message = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.filename is None:
+            message += f" (run directory {run.path})"
         logger.error("%s", message if bad_input else f"{type(error).__name__}: {message} (traceback in {run.path})")
         (logger if self.show_tracebacks else file_logger).error("%s", text)
         before = run.read_summary()
@@ -119,6 +122,16 @@ class Task:
                 run.mark_failed(text, BAD_INPUT if bad_input else FAILED)
         except OSError as problem:
             logger.error("cannot record the failure: %s", problem)
+
+
+@contextmanager
+def quiet_logging() -> Iterator[None]:
+    """On a full disk say so once, not with a traceback for every line that the log file cannot take."""
+    before, logging.raiseExceptions = logging.raiseExceptions, False
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = before
 
 
 def _overrides() -> list[str]:

@@ -223,7 +223,9 @@ class RunDir:
 
         path = self._checkpoint(name)
         path.parent.mkdir(exist_ok=True)
-        files.write_atomic(path, lambda file: torch.save(dict(state), file))
+        buffer = io.BytesIO()  # torch's own writer turns a full disk into an error about positions
+        torch.save(dict(state), buffer)
+        files.write_atomic(path, lambda file: file.write(buffer.getbuffer()))
 
     def load_checkpoint(self, name: str) -> dict[str, Any]:
         """The state saved under that name, its tensors on the CPU.
