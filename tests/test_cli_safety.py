@@ -119,6 +119,36 @@ def test_a_hostile_experiment_runs_nothing(lab: Lab, kind: str) -> None:
     assert not lab.runs()
 
 
+def test_what_a_configured_sweep_adds_is_checked_too(lab: Lab) -> None:
+    params = "# @package _global_\nhydra: {mode: MULTIRUN, sweeper: {params: {optimizer: 'plain,evil'}}}\n"
+    extra = hostile(lab.cwd, "experiment", "sweep", params)
+    hostile(lab.cwd, "optimizer", "evil", f"# @package _global_\nhydra:\n  {HYDRA_NODES['handler factory']}\n")
+    done = lab("toy", "experiment=sweep", "--config-dir", str(extra))
+    assert done.returncode == 2, done.stderr
+    assert "not allowed" in done.stderr
+    assert not (lab.cwd / "marker").exists()
+
+
+def test_a_yaml_tag_runs_nothing(lab: Lab) -> None:
+    extra = hostile(lab.cwd, "experiment", "evil", "x: !!python/object/apply:os.system [touch MARK]\n")
+    done = lab("toy", "experiment=evil", "--config-dir", str(extra))
+    assert done.returncode == 2
+    assert "not valid YAML" in done.stderr
+    assert not (lab.cwd / "marker").exists()
+
+
+def test_user_code_from_a_directory_of_configs(lab: Lab) -> None:
+    (lab.cwd / "my_lab.py").write_text("def half(start: float, *, lr: float) -> float: return start * lr / 2\n")
+    extra = hostile(lab.cwd, "optimizer", "half", "_target_: my_lab.half\nlr: 1.0\n")
+    path = f"{lab.tree}:{lab.cwd}"
+    refused = lab("toy", "optimizer=half", "--config-dir", str(extra), PYTHONPATH=path)
+    assert refused.returncode == 2
+    assert "SYMLAB_PLUGINS" in refused.stderr
+    done = lab("toy", "optimizer=half", "--config-dir", str(extra), PYTHONPATH=path, SYMLAB_PLUGINS="my_lab")
+    assert done.returncode == 0, done.stderr
+    assert (lab.runs()[0] / "metrics.csv").read_text() == "step,value\n0,0.0\n1,0.5\n2,1.0\n"
+
+
 def test_a_primary_config_may_not_import_a_package(lab: Lab) -> None:
     (lab.cwd / "evil_package").mkdir()
     (lab.cwd / "evil_package" / "__init__.py").write_text(f"open({str(lab.cwd / 'marker')!r}, 'w')")

@@ -39,6 +39,8 @@ def parse(argv: Sequence[str]) -> Arguments:
         raise BadInput("--experimental-rerun loads a pickle, which can run code: use resume=DIR")
     if flags.config_path is not None:
         raise BadInput("--config-path would hide symlab's own configuration: use --config-dir DIR to add to it")
+    if (flags.resolve or flags.package) and not flags.cfg:
+        raise BadInput("--resolve and --package go with --cfg, e.g. --cfg job --resolve")
     words = list(flags.words)
     job = words.pop(0) if words and "=" not in words[0] else None
     config_dir = None if flags.config_dir is None else Path(flags.config_dir).absolute()
@@ -47,7 +49,7 @@ def parse(argv: Sequence[str]) -> Arguments:
     return Arguments(
         job=job,
         overrides=tuple(words),
-        multirun=flags.multirun,
+        multirun=flags.multirun or "hydra.mode=MULTIRUN" in words,
         help=flags.help,
         version=flags.version,
         show=_show(flags),

@@ -28,21 +28,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with stop_on_signal():
             return _dispatch(words, show_tracebacks=wanted)
-    except Stopped as stop:
-        return stop.exit_code
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as stop:
+        return _stopped(stop if isinstance(stop, Stopped) else Stopped(signal.SIGINT))
     except Exception as error:
         stopped = received()
         if stopped is not None:
-            return stopped.exit_code
+            return _stopped(stopped)
         if wanted:
             raise
         return _explain(error)
 
 
 def _explain(error: Exception) -> int:
-    """One message and an exit code for what may go wrong; anything else is a fault of symlab and is raised."""
+    """One message and an exit code."""
     match error:
         case BadInput():
             return complain(str(error), BAD_INPUT)
@@ -53,7 +51,11 @@ def _explain(error: Exception) -> int:
             return complain(str(error), FAILED)
         case ValueError() if isinstance(error.__cause__, OSError):  # a log file that cannot be opened
             return complain(str(error.__cause__), FAILED)
-    raise error
+    return complain(f"{type(error).__name__}: {error} ({FULL_ERROR}=1 shows where)", FAILED)
+
+
+def _stopped(stop: Stopped) -> int:
+    return complain(f"stopped by {signal.Signals(stop.number).name}", stop.exit_code)
 
 
 def complain(message: str, code: int) -> int:
@@ -65,7 +67,7 @@ def _dispatch(words: Sequence[str], show_tracebacks: bool) -> int:
     arguments = parse(words)
     if arguments.completion:
         return _complete(arguments)
-    if arguments.job is None and arguments.version:
+    if arguments.version:
         print(f"symlab {symlab.__version__}")
         return COMPLETED
     if arguments.job is None:

@@ -88,7 +88,7 @@ def parse(overrides: Sequence[str], multirun: bool) -> list[Override]:
 
     Raises BadInput, with the quoted form, for one that does not parse or that means a sweep without -m.
     """
-    parser = OverridesParser.create()
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     return [_parse_one(parser, text, multirun) for text in overrides]
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from symlab.cli import resume, sweep, validation
 from symlab.cli.arguments import Arguments, override_text, pasteable
-from symlab.cli.compose import compose, config_sources, expand, is_group, resolved, translated
+from symlab.cli.compose import compose, config_sources, expand, is_group, parse, resolved, translated
 from symlab.cli.help import job_help
 from symlab.cli.listing import config_dir
 from symlab.cli.safety import check_hydra_node
@@ -54,6 +54,16 @@ def check_all(job: str, name: str | None, overrides: Sequence[Override]) -> Dict
 
     Returns the first. Raises BadInput for a choice or key that does not exist, or a node that would run code.
     """
+    configs = _check(job, name, overrides)
+    typed = {override.get_key_element() for override in overrides}
+    params = configs[0].hydra.sweeper.get("params") or {}
+    more = parse([f"{key}={value}" for key, value in params.items() if key not in typed], multirun=True)
+    if more:
+        _check(job, name, [*overrides, *more])  # what the sweeper will add to each run
+    return configs[0]
+
+
+def _check(job: str, name: str | None, overrides: Sequence[Override]) -> list[DictConfig]:
     varied = [o for o in overrides if o.is_sweep_override() and (is_group(o) or o.is_hydra_override())]
     single = {str(o.input_line): expand([o])[0][0] for o in overrides if o not in varied}
     configs = []
@@ -63,12 +73,16 @@ def check_all(job: str, name: str | None, overrides: Sequence[Override]) -> Dict
         configs.append(compose(job, name, texts))
         with translated(texts):
             check_hydra_node(configs[-1].hydra)
-    return configs[0]
+    return configs
 
 
 def _new_directory(config: DictConfig, kind: str) -> Path:
+    """The directory that the config asks for; one that ends in a fresh name is made at once, and exclusively."""
     with translated([]):
-        return resume.directory(f"hydra.{kind}.dir", str(config.hydra[kind].dir))
+        path = resume.directory(f"hydra.{kind}.dir", str(config.hydra[kind].dir))
+        raw = OmegaConf.to_container(config.hydra[kind], resolve=False)
+    fresh = isinstance(raw, dict) and str(raw["dir"]).endswith("/${run_name:}")
+    return RunDir.create(path.parent).path if fresh else path
 
 
 def _show(task: Task, arguments: Arguments, overrides: Sequence[Override]) -> int:

@@ -69,6 +69,8 @@ def open_run(job: str, path: Path) -> RunDir:
         raise BadInput(f"{job} cannot be resumed: start it anew")
     if not path.is_dir():
         raise BadInput(f"resume={path}: there is no such directory")
+    if (path / "multirun.yaml").is_file():
+        raise BadInput(f"resume={path}: this is a sweep; repeat its command with -m, and add resume=...")
     run = RunDir.open(path)
     if run.is_claimed:
         raise BadInput(f"resume={path}: another process is writing this run")
