@@ -146,8 +146,18 @@ def test_a_cancelled_job_saves_and_does_not_come_back(slurm, folder, straight):
     assert slurm.job(job)["Restarts"] == "0"
 
 
-@pytest.mark.parametrize(("word", "code"), [("epochs=oops", "2:0"), ("optimizer.lr=1e6", "3:0")])
+def test_a_run_is_continued_by_hand_in_a_new_job(slurm, folder):
+    job = slurm.submit(folder, TRAIN, *RUN, "epochs=2")
+    slurm.wait_for_state(job, "COMPLETED", "FAILED")
+    again = slurm.submit(folder, TRAIN, f"resume=runs/train/slurm-{job}", "epochs=4")
+    slurm.wait_for_state(again, "COMPLETED", "FAILED")
+    run = RunDir.open(run_path(folder, job))
+    assert (run.status, run.read_rows()[-1]["step"], len(run.read_environment())) == ("completed", 16, 2)
+    assert not run_path(folder, again).exists()
+
+
+@pytest.mark.parametrize(("word", "code"), [("epochs=oops", "2:0"), ("optimizer.lr=100", "3:0")])
 def test_bad_input_and_divergence_end_the_job_with_symlab_s_code(slurm, folder, word, code):
     job = slurm.submit(folder, TRAIN, *RUN, "optimizer=gd", word)
-    state = slurm.wait_for_state(job, "COMPLETED", "FAILED", "PENDING")
+    state = slurm.wait_for_state(job, "COMPLETED", "FAILED")
     assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("FAILED", code, "0")
