@@ -110,7 +110,7 @@ def test_a_name_that_needs_quotes_is_answered_with_the_quoted_form(here: Here) -
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_signals_save_and_the_printed_command_continues(number: int, lab: Lab) -> None:
-    process = lab.start("toy", "sleep_s=0.3", "hydra.run.dir='a b'")
+    process = lab.start("toy", "sleep_s=0.3", "hydra.run.dir='a b'", "hydra.job.chdir=true")
     log = lab.cwd / "a b" / "log.txt"
     while not (log.exists() and "step 0" in log.read_text()):
         time.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,12 +94,22 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def quoted_value(value: str) -> str:
-    """The value as Hydra reads it back, quoted if it holds anything but plain characters."""
-    if value and all(letter.isascii() and (letter.isalnum() or letter in "/._-+") for letter in value):
+    """The text as Hydra reads it back, quoted if it holds more than plain characters or looks like another type."""
+    if re.fullmatch(r"[A-Za-z0-9/._+-]+", value) and not _is_another_type(value):
         return value
-    escaped = value.replace("\\", "\\\\") if value.endswith("\\") else value
-    escaped = escaped.replace('"', '\\"').replace("${", "\\${")
+    doubled = re.sub(r'\\+(?="|$)', lambda found: found[0] * 2, value)  # only before a quote is a backslash special
+    escaped = doubled.replace('"', '\\"').replace("${", "\\${")
     return f'"{escaped}"'
+
+
+def _is_another_type(value: str) -> bool:
+    if value.lower() in ("true", "false", "null"):
+        return True
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def override_text(key: str, value: str) -> str:

@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = os.environ.get(FULL_ERROR) == "1"
     try:
         with stop_on_signal():
-            return _dispatch(words, show_tracebacks=wanted)
+            code = _dispatch(words, show_tracebacks=wanted)
+            sys.stdout.flush()
+            return code
     except KeyboardInterrupt as stop:
         return _stopped(stop if isinstance(stop, Stopped) else Stopped(signal.SIGINT))
     except Exception as error:

@@ -27,11 +27,10 @@ def split(overrides: Sequence[str], multirun: bool) -> tuple[Path | None, list[O
     rest = [override for override in parsed if override.get_key_element() != "resume"]
     if not found:
         return None, rest
-    value = found[-1].value()
+    value, text = found[-1].value(), str(found[-1].input_line).partition("=")[2]
     if found[-1].is_sweep_override() or not isinstance(value, (str, int, float)):
-        text = str(found[-1].input_line).partition("=")[2]
         raise BadInput(f"resume={text}: expected one directory; quote it twice: {pasteable('resume', text)}")
-    return directory("resume", str(value)), rest
+    return directory("resume", value if isinstance(value, str) else text), rest
 
 
 def directory(key: str, text: str) -> Path:

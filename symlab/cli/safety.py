@@ -74,6 +74,8 @@ def _check_plugin(key: str, node: Any, typed: Sequence[str]) -> None:
     for path, value in _leaves(entries, key):
         if path.endswith("._target_"):
             _check_root(path, value)
+        if isinstance(value, str) and "\n" in value:
+            raise BadInput(f"{path}={value!r}: not allowed; a line break could start a command in a job script")
         part = path.removeprefix(f"{key}.").partition(".")[0]
         if part in SHELL and value is not None and not any(o.lstrip("+").startswith(f"{key}.{part}") for o in typed):
             raise BadInput(f"{path}={value}: a config may not set it; type {key}.{part}=... on the command line")

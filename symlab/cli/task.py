@@ -21,7 +21,7 @@ from symlab.cli.compose import resolved
 from symlab.cli.signals import Stopped, received
 from symlab.cli.sweep import RESUME_ERROR
 from symlab.rundir import BadInput, Outcome, RunDir
-from symlab.rundir.outcome import BAD_INPUT, FAILED
+from symlab.rundir.outcome import BAD_INPUT, COMPLETED, FAILED
 
 resolvers.register()
 
@@ -87,9 +87,11 @@ class Task:
                 raise stopped from error
             self._fail(run, error, continued)
             return "failed"
-        run.write_summary({**outcome.summary, "status": outcome.status, "exit_code": outcome.exit_code})
+        code = COMPLETED if outcome.status == "completed" else outcome.exit_code  # a late signal does not undo a run
+        run.write_summary({**outcome.summary, "status": outcome.status, "exit_code": code})
         if outcome.status == "interrupted":
-            command = f"symlab {self.job.replace('_', '-')} {pasteable('resume', os.path.relpath(run.path))}"
+            path = os.path.relpath(run.path, HydraConfig.get().runtime.cwd)
+            command = f"symlab {self.job.replace('_', '-')} {pasteable('resume', path)}"
             logger.warning("interrupted; to resume: %s", command)
         if outcome.exit_code > 128:
             raise Stopped(outcome.exit_code - 128)
@@ -101,7 +103,8 @@ class Task:
         else:
             run.write_config(resume.to_yaml(config), _overrides())
         known = {key: config[key] for key in ("device", "threads", "seed") if key in config}
-        run.write_environment({"command_line": self.command_line, "job": self.job, **known})
+        cwd = str(HydraConfig.get().runtime.cwd)
+        run.write_environment({"command_line": self.command_line, "cwd": cwd, "job": self.job, **known})
         if continued and not run.has_checkpoint("last"):
             run.truncate_rows(-1)  # nothing to continue from: the run starts anew
 

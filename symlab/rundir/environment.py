@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +34,7 @@ def collect() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
-        "cpu_available": len(os.sched_getaffinity(0)),
+        "cpu_available": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "gpus": _gpus(),
         "pid": os.getpid(),
         "cwd": os.getcwd(),
