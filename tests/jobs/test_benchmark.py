@@ -1,0 +1,87 @@
+"""The benchmark job, its ratios and its count of memory."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from symlab.jobs.benchmark import as_text, benchmark
+from symlab.optim.adam import adam
+from symlab.optim.gd import gd
+from symlab.optim.symo import symo
+from symlab.rundir import BadInput, RunDir
+from symlab.training.losses import auto
+from symlab.training.step_times import ratio, state_bytes, time_steps
+from tests.training.problems import regression, small_net
+
+ALL = {"gd": partial(gd, lr=0.1), "adam": partial(adam, lr=0.1), "symo": partial(symo, lr=0.1)}
+
+
+def run_job(run, **changes):
+    settings = {"model": small_net, "data": regression, "optimizers": ALL, "loss": auto, "repeats": 3, "threads": 1}
+    return benchmark(run, **(settings | changes))
+
+
+def test_table_and_rows(tmp_path):
+    run = RunDir.create(tmp_path)
+    threads = torch.get_num_threads()
+    outcome = run_job(run, reference="adam")
+    assert torch.get_num_threads() == threads
+    table = {row["optimizer"]: row for row in outcome.summary["table"]}
+    assert list(table) == ["gd", "adam", "symo"]
+    assert (table["adam"]["step_ratio"], table["adam"]["update_ratio"]) == (1.0, 1.0)
+    assert table["gd"]["state_kib"] == 0
+    parameters = outcome.summary["parameters"]
+    assert table["adam"]["state_kib"] * 1024 == pytest.approx(2 * 4 * parameters, abs=64)  # two moments, float32
+    rows = run.read_rows()
+    assert [(row["repeat"], row["optimizer"]) for row in rows[3:6]] == [(6, "gd"), (6, "adam"), (6, "symo")]
+    assert all(row["step_time_s"] >= row["update_time_s"] > 0 for row in rows)
+    text = as_text(outcome.summary["table"], "adam")
+    assert "step / adam's" in text
+    assert text.count("\n") == 4
+
+
+def test_ratio_pairs_the_times_of_one_repeat():
+    """A slow second that hits both optimizers of a repeat leaves their ratio alone."""
+    times = [(0, 1.0, 2.0), (1, 10.0, 20.0), (2, 1.0, 3.0)]
+    rows = [
+        {"repeat": repeat, "optimizer": name, "step_time_s": value}
+        for repeat, first, second in times
+        for name, value in (("a", first), ("b", second))
+    ]
+    assert ratio(rows, "step_time_s", "b", "a")["median"] == 2.0
+
+
+def test_every_optimizer_steps_its_own_model():
+    models = {name: nn.Linear(3, 1) for name in ("one", "two")}
+    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
+    before = {name: model.weight.detach().clone() for name, model in models.items()}
+    rows = list(time_steps(models, optimizers, auto, torch.ones(4, 3), torch.ones(4, 1), repeats=4))
+    assert [row["optimizer"] for row in rows] == ["one", "two", "two", "one"] * 2
+    assert all(not bool((models[name].weight == before[name]).any()) for name in models)
+
+
+def test_state_bytes_counts_a_shared_tensor_once():
+    parameter = nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    shared = torch.zeros(10, dtype=torch.float64)
+    optimizer.state[parameter] = {"list": [shared, shared, torch.zeros(3)], "step": 4, "nested": {"x": shared}}
+    assert state_bytes(optimizer) == 80 + 12
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizers": {}}, "optimizers is empty"),
+        ({"reference": "sgd"}, "reference=sgd is not one of the optimizers: gd, adam, symo"),
+        ({"repeats": 1}, "repeats must be at least 2, got 1"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"device": "tpu"}, "device must be"),
+    ],
+)
+def test_bad_input(tmp_path, changes, message):
+    run = RunDir.create(tmp_path)
+    with pytest.raises(BadInput, match=message):
+        run_job(run, **changes)
+    assert run.read_rows() == []

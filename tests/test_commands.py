@@ -1,0 +1,130 @@
+"""What a person may type is run here at toy size: every command and every Python block of the README and the docs,
+and the command in the header of every experiment. (docs/sweeps.md has its own test, beside the scripts.)"""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from symlab.cli import main
+from tests.cli_lab import close_handlers
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", *(f"docs/{name}.md" for name in ("getting-started", "concepts", "extending", "configuration"))]
+EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
+SMALL = {
+    "train": ["epochs=2", "data.num_train=60", "data.num_test=20"],
+    "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2"],
+    "structure": ["data.num_train=60", "data.num_test=20"],
+    "plot": [],
+}
+OWN_JOBS = ("count-weights",)  # an example of what a reader may write
+FORMS = (
+    "JOB",
+    "KEY",
+    "heavy_ball",
+    "first_setting",
+    "/data/",
+    "-sc",
+    "...",
+    "VALUE",
+)  # forms, and what needs own files
+EXTRAS = {"data=digits": "sklearn", "shampoo": "pytorch_optimizer", "benchmark": "pytorch_optimizer"}
+
+
+def typed(text):
+    """`symlab ...` in shell blocks, indented blocks and tables; `&&` chains in parts."""
+    found = re.findall(r"`(symlab [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    for line in text.splitlines():
+        line = line.strip().replace(".venv/bin/symlab", "symlab").partition("  #")[0]
+        parts = [part.strip() for part in line.split(" && ")]
+        found += [part for part in parts if (part.startswith("symlab ") and "=" in part) or part == "symlab train"]
+    return list(dict.fromkeys(found))
+
+
+COMMANDS = [
+    (page, line) for page in PAGES if (ROOT / page).exists() for line in typed((ROOT / page).read_text("utf-8"))
+]
+COMMANDS += [(path.name, path.read_text("utf-8").splitlines()[2].removeprefix("# ")) for path in EXPERIMENTS]
+
+
+def words_of(line, run):
+    """The line's words with few seeds, small batches, and a directory that is there for the one that stands for any."""
+    words = shlex.split(line)[1:]
+    words = [re.sub(r"^(seed=0,1),.*", r"\1", word) for word in words]
+    words = [re.sub(r"^batch_size=.*", "batch_size=20", word) for word in words]
+    words = [re.sub(r"^warmup_steps=.*", "warmup_steps=1", word) for word in words]
+    return [re.sub(r"runs/train/(DIRECTORY|\d{4}-\d\d-\d\d_.*)", str(run), word) for word in words]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with one finished run, and that run."""
+    folder = tmp_path_factory.mktemp("typed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["train", "optimizer=gd", *SMALL["train"]]) == 0
+        close_handlers()
+    (run,) = (folder / "runs" / "train").iterdir()
+    return folder, run.relative_to(folder)
+
+
+def test_there_are_commands_of_every_job():
+    jobs = {path.stem for path in (ROOT / "conf").glob("*.yaml")} - {"base"}
+    assert jobs <= {line.split()[1] for _, line in COMMANDS}
+    assert jobs == set(SMALL)
+    assert all(line.startswith("symlab ") for _, line in COMMANDS)
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS, ids=[f"{page}: {line}" for page, line in COMMANDS])
+def test_command(page, line, folder, monkeypatch, capsys):
+    for mark, module in EXTRAS.items():
+        if mark in line and importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    if "fashion_mnist" in line and not Path("/usr/share/datasets/fashion-mnist").is_dir():
+        pytest.skip("Fashion-MNIST is not installed (Debian package dataset-fashion-mnist)")
+    folder, run = folder
+    words = words_of(line, run)
+    job = next((word for word in words if not word.startswith("-")), None)
+    if job in OWN_JOBS or any(word in FORMS for word in words) or any(mark in line for mark in FORMS):
+        pytest.skip("an example of a form, not a command")
+    if "-m" in words and any(word.startswith("resume=") for word in words):
+        pytest.skip("resuming a sweep is tested in test_cli_resume.py")
+    shows_only = any(word in ("--help", "--cfg", "--version", "-sc") for word in words)
+    small = [] if shows_only or any(word.startswith("resume=") for word in words) else SMALL[job]
+    monkeypatch.chdir(folder)
+    try:
+        code = main([*words, *small])
+    finally:
+        close_handlers()
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+
+
+BLOCKS = [
+    (page, number, block)
+    for page in ("README.md", "docs/getting-started.md", "docs/concepts.md")
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.M | re.S))
+]
+
+
+@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{page} {number}" for page, number, _ in BLOCKS])
+def test_python_block(page, number, block, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, f"{page} block {number}", "exec"), {"__name__": "block"})
+
+
+def test_readme_says_what_concepts_say():
+    """Numbers in the concepts page that the code can count."""
+    text = (ROOT / "docs" / "concepts.md").read_text("utf-8")
+    assert "print(symmetry.num_factors)                                  # 81" in text
+    import torch
+
+    from symlab.symmetry import infer_symmetry
+
+    net = torch.nn.Sequential(torch.nn.Linear(5, 5), torch.nn.Tanh(), torch.nn.Linear(5, 5))
+    symmetry = infer_symmetry(net, torch.randn(2, 5))
+    assert symmetry.num_factors == 81
+    assert sum(block.copies for block in symmetry.blocks) == 16
