@@ -13,46 +13,63 @@ from symlab.symmetry.blocks import Block
 from symlab.symmetry.spectrum import batched_eigh
 
 
-def zero_moments(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """M_k = 0 [m_k, m_k] for each block, on the device of its pieces."""
-    return [g.new_zeros(b.copies, b.copies, dtype=dtype) for b, g in zip(blocks, pieces, strict=True)]
+def in_precision(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The pieces G_k [1, m_k, N_k], those with m_k > 1 in the precision of the statistics."""
+    return [g.to(dtype) if block.copies > 1 else g for block, g in zip(blocks, pieces, strict=True)]
 
 
-def update_moments(moments: Sequence[Tensor], blocks: Sequence[Block], pieces: Sequence[Tensor], beta: float) -> None:
-    """M_k <- beta M_k + (1 - beta) G_k G_k^T / D_k, in place, in the precision of M_k."""
-    for block, moment, g in zip(blocks, moments, pieces, strict=True):
+def second_moments(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """G_k G_k^T / D_k [m_k, m_k] of each block, from the pieces of `in_precision`."""
+    moments = []
+    for block, g in zip(blocks, pieces, strict=True):
         if block.copies == 1:
-            norm = torch.linalg.vector_norm(g, dtype=moment.dtype)
-            moment.mul_(beta).add_(norm.square() * ((1 - beta) / block.dimension))
+            moments.append(torch.linalg.vector_norm(g, dtype=dtype).square().div(block.dimension).reshape(1, 1))
         else:
-            rows = g[0].to(moment.dtype)  # [m, N]
-            moment.addmm_(rows, rows.mT, beta=beta, alpha=(1 - beta) / block.dimension)
+            moments.append((g[0] @ g[0].mT).div_(block.dimension))
+    return moments
 
 
-def power_roots(
-    moments: Sequence[Tensor], correction: float, damping: float, exponent: float
-) -> list[tuple[Tensor, Tensor]]:
-    """Q [m, m] and f [m] of each block: (M / correction + eps I)^exponent = Q diag(f) Q^T, eps = damping x largest.
+def update_moments(moments: Sequence[Tensor], increments: Sequence[Tensor], beta: float) -> None:
+    """M_k <- beta M_k + (1 - beta) G_k G_k^T / D_k, in place."""
+    for moment, increment in zip(moments, increments, strict=True):
+        moment.lerp_(increment, 1 - beta)
 
-    Eigenvalues are clamped at zero, then floored at m x machine epsilon of the largest one; f = 0 for a zero matrix.
+
+def renewed(moments: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Eigenvalues [m] and eigenvectors [m, m] of each M_k."""
+    return batched_eigh(moments)
+
+
+def refreshed(moments: Sequence[Tensor], bases: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """diag(Q^T M_k Q) [m] in earlier eigenvectors Q [m, m]: the eigenvalues' successors when the basis is kept.
+
+    Every direction is still scaled by its own present second moment, so that a gradient outside the range of the
+    statistics which gave Q is not blown up.
     """
-    roots = []
-    for values, vectors in batched_eigh(moments):
-        values = values.clamp(min=0) / correction
-        largest = values[-1]
-        floor = values.numel() * torch.finfo(values.dtype).eps * largest
-        powers = (values + damping * largest).clamp(min=floor) ** exponent
-        roots.append((vectors, torch.where(largest > 0, powers, 0.0)))
-    return roots
+    return [((q * (moment @ q)).sum(0), q) for moment, q in zip(moments, bases, strict=True)]
 
 
-def apply_root(vectors: Tensor, powers: Tensor, rows: Tensor) -> Tensor:
-    """Q diag(f) Q^T G for G [1, m, N], in the dtype of G.
+def power_of(values: Tensor, correction: float, damping: float, exponent: float) -> Tensor:
+    """((lambda + eps) / correction)^exponent for the eigenvalues [m] of one M_k, eps = damping x the largest.
+
+    Eigenvalues are floored at m x machine epsilon of the largest one, and at the smallest normal number: the power of a
+    zero matrix is large but finite, and the pieces that it meets are zero.
+    """
+    precision = torch.finfo(values.dtype)
+    largest = values.amax(dim=0, keepdim=True)  # [1]
+    powers = torch.maximum(values, largest * (values.numel() * precision.eps))  # [m]
+    if damping:
+        powers += damping * largest
+    return powers.clamp_(min=precision.tiny).div_(correction).pow_(exponent)
+
+
+def apply_root(vectors: Tensor, powers: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Q diag(f) Q^T G for G [1, m, N], in `dtype`.
 
     The coordinates Q^T G are taken in the precision of Q, because they span the square root of its range of
-    eigenvalues; once scaled they are of one size, and the precision of G is enough to turn them back.
+    eigenvalues; once scaled they are of one size, and the precision of the weights is enough to turn them back.
     """
     if powers.numel() == 1:
-        return rows * powers.to(rows.dtype)
-    coordinates = powers[:, None] * (vectors.mT @ rows[0].to(vectors.dtype))  # [m, N]
-    return (vectors.to(rows.dtype) @ coordinates.to(rows.dtype))[None]
+        return rows * powers.to(dtype)
+    coordinates = (vectors.mT @ rows[0]).mul_(powers[:, None])  # [m, N]
+    return (vectors.to(dtype) @ coordinates.to(dtype))[None]

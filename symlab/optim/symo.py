@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from symlab.optim.checks import check_rate
-from symlab.optim.structured_moment import apply_root, power_roots, update_moments, zero_moments
+from symlab.optim.structured_moment import (
+    apply_root,
+    in_precision,
+    power_of,
+    refreshed,
+    renewed,
+    second_moments,
+    update_moments,
+)
 from symlab.symmetry import Group, WeightSymmetry, infer_symmetry
 
 
@@ -37,6 +45,15 @@ class _Plan:
     work_dtype: torch.dtype  # of gradients and updates: float32 or better
 
 
+class _Gathered(NamedTuple):
+    """The gradients of one group at one step, and what they add to the statistics."""
+
+    parameters: Mapping[str, Tensor]
+    gradients: Mapping[str, Tensor]  # [1, *shape]
+    pieces: list[Tensor]  # [1, m_k, N_k]
+    increments: list[Tensor]  # [m_k, m_k]
+
+
 class SymO(Optimizer):
     """theta <- theta - lr (Sigma_t + eps I)^exponent g_t, Sigma_t the group-averaged second moment of the gradient.
 
@@ -53,7 +70,8 @@ class SymO(Optimizer):
         momentum: mu, in [0, 1); the step grows by up to 1 / (1 - mu), as with SGD.
         damping: >= 0, relative to the largest eigenvalue, block by block.
         exponent: in [-1, 0]; -1/2 is the paper's, 0 is gradient descent.
-        update_every: roots are renewed every that many steps; the statistics at every step.
+        update_every: the eigenvectors of M_k are renewed every that many steps. In between the statistics go on, and
+            each kept eigenvector q is scaled by its present second moment q^T M_k q.
         max_block: blocks with m_k above it are coarsened (`WeightSymmetry.coarsen`), so that the cost of a step stays
             bounded by eigh of that size.
         weight_decay: >= 0.
@@ -143,37 +161,54 @@ class SymO(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._require_finite_gradients()
-        for group, plan in zip(self.param_groups, self._plans, strict=True):
-            _check_hyperparameters(group, after_schedule=True)
-            self._step_group(group, plan)
+        steps = [self._gather(g, plan) for g, plan in zip(self.param_groups, self._plans, strict=True)]
+        for group, plan, gathered in zip(self.param_groups, self._plans, steps, strict=True):
+            if gathered is not None:
+                self._step_group(group, plan, gathered)
         return loss
 
-    def _step_group(self, group: dict[str, Any], plan: _Plan) -> None:
+    def _gather(self, group: Mapping[str, Any], plan: _Plan) -> _Gathered | None:
+        """What one group contributes, checked, before anything is changed; None if no parameter has a gradient."""
+        _check_hyperparameters(group, after_schedule=True)
         parameters = {n: p for n, p in zip(group["param_names"], group["params"], strict=True) if p.numel() > 0}
         if all(p.grad is None for p in parameters.values()):
-            return
+            return None
+        gradients = {name: _work_gradient(p, plan, name) for name, p in parameters.items()}  # [1, *shape]
+        blocks, dtype = plan.symmetry.blocks, self.statistics_dtype
+        pieces = in_precision(blocks, plan.symmetry.split(gradients), dtype)  # [1, m_k, N_k]
+        increments = second_moments(blocks, pieces, dtype)  # [m_k, m_k]
+        # one bad entry of the gradient makes the trace of its block infinite or NaN
+        if not math.isfinite(float(torch.stack([m.trace() for m in increments]).sum())):
+            bad = [name for name, g in gradients.items() if not bool(g.isfinite().all())]
+            fault = "holds NaN or inf" if bad else f"is too large to be squared in {dtype}"
+            raise FloatingPointError(f"the gradient of {(bad or list(gradients))[0]} {fault}: nothing was changed")
+        return _Gathered(parameters, gradients, pieces, increments)
+
+    def _step_group(self, group: dict[str, Any], plan: _Plan, gathered: _Gathered) -> None:
+        parameters, gradients, pieces, increments = gathered
         state = self.state[group["params"][0]]
         state["step"] = step = state.get("step", 0) + 1
-        gradients = {name: _work_gradient(p, plan, name) for name, p in parameters.items()}  # [1, *shape]
-        pieces = plan.symmetry.split(gradients)  # [1, m_k, N_k]
         if "moments" not in state:
-            state["moments"] = zero_moments(plan.symmetry.blocks, pieces, self.statistics_dtype)
-        update_moments(state["moments"], plan.symmetry.blocks, pieces, group["beta"])
+            state["moments"] = [torch.zeros_like(increment) for increment in increments]
+        update_moments(state["moments"], increments, group["beta"])
         if (step - 1) % group["update_every"] == 0:
-            correction = 1 - group["beta"] ** step
-            roots = power_roots(state["moments"], correction, group["damping"], group["exponent"])
+            systems = renewed(state["moments"])
         else:
-            roots = list(zip(state["eigenvectors"], state["powers"], strict=True))
+            systems = refreshed(state["moments"], state["eigenvectors"])
         if group["update_every"] > 1:
-            state["eigenvectors"], state["powers"] = [q for q, _ in roots], [f for _, f in roots]
+            state["eigenvectors"] = [q for _, q in systems]
+        scale = (1 - group["beta"] ** step, group["damping"], group["exponent"])
+        roots = [(q, power_of(values, *scale)) for values, q in systems]
         if group["momentum"]:
-            pieces = plan.symmetry.split(self._momentum(group, parameters, gradients))
-        updates = plan.symmetry.merge([apply_root(q, f, g) for (q, f), g in zip(roots, pieces, strict=True)])
+            velocity = plan.symmetry.split(self._momentum(group, parameters, gradients))
+            pieces = in_precision(plan.symmetry.blocks, velocity, self.statistics_dtype)
+        directions = [apply_root(q, f, g, plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
+        updates = plan.symmetry.merge(directions)  # [1, *shape]
         for name, p in parameters.items():
             if p.grad is not None:
-                p.mul_(1 - group["lr"] * group["weight_decay"]) if group["weight_decay"] else None
-                p.add_(updates[name][0].reshape(p.shape).to(p.dtype), alpha=-group["lr"])
+                if group["weight_decay"]:
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(updates[name].reshape(p.shape).to(p.dtype), alpha=-group["lr"])
 
     def _momentum(
         self, group: Mapping[str, Any], parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
@@ -188,20 +223,6 @@ class SymO(Optimizer):
                 gradients[name].clone() if buffer is None else buffer.mul_(group["momentum"]).add_(gradients[name])
             )
         return buffers
-
-    def _require_finite_gradients(self) -> None:
-        for group, plan in zip(self.param_groups, self._plans, strict=True):
-            named = zip(group["param_names"], group["params"], strict=True)
-            gradients = {name: p.grad for name, p in named if p.grad is not None and p.numel() > 0}
-            sparse = [name for name, grad in gradients.items() if grad.layout is not torch.strided]
-            if sparse:
-                raise ValueError(f"the gradient of {sparse[0]} is sparse: SymO takes dense gradients")
-            # a sum is finite only if every entry is; a sum may overflow, so the entries have the last word
-            sums = [grad.sum(dtype=plan.work_dtype) for grad in gradients.values()]
-            if sums and not bool(torch.stack(sums).sum().isfinite()):
-                bad = [name for name, grad in gradients.items() if not bool(grad.isfinite().all())]
-                if bad:
-                    raise FloatingPointError(f"the gradient of {bad[0]} holds NaN or inf: nothing was changed")
 
     def coverage(self) -> list[Coverage]:
         """One row per tensor: the blocks that hold it, and its number of weights."""
@@ -300,6 +321,8 @@ def _extend(symmetry: WeightSymmetry, outside: Mapping[str, torch.Size]) -> Weig
 def _work_gradient(p: Tensor, plan: _Plan, name: str) -> Tensor:
     """The gradient (zero where there is none) as [1, *shape] in the working dtype."""
     shape = plan.symmetry.shapes[name]
+    if p.grad is not None and p.grad.layout is not torch.strided:
+        raise ValueError(f"the gradient of {name} is sparse: SymO takes dense gradients")
     if p.grad is None:
         return p.new_zeros(1, *shape, dtype=plan.work_dtype)
     return p.grad.to(plan.work_dtype).reshape(1, *shape)

@@ -134,6 +134,34 @@ def test_coarsened_block_treats_the_largest_free_axis_as_rotated():
     assert "blocks of [1]" in optimizer.coverage()[0].rule
 
 
+def test_kept_eigenvectors_are_scaled_by_their_present_second_moment():
+    symmetry = WeightSymmetry({"a": ("i",)}, {"a": (4,)}, {})  # the full matrix
+    params, optimizer = make(symmetry, beta=0.7, update_every=3)
+    theta = params["a"].detach().numpy().copy()
+    grads = gradients(params, 9)
+    path = run(params, optimizer, grads)
+    C = np.zeros((4, 4))
+    for t, step in enumerate(grads, start=1):
+        g = step["a"].numpy()
+        C = 0.7 * C + 0.3 * np.outer(g, g)
+        if t % 3 == 1:
+            values, Q = np.linalg.eigh(C)
+        else:
+            values = np.array([q @ C @ q for q in Q.T])
+        floored = np.maximum(values, 4 * np.finfo(float).eps * values.max()) / (1 - 0.7**t)
+        theta = theta - 0.1 * Q @ (floored**-0.5 * (Q.T @ g))
+        np.testing.assert_allclose(path[t - 1], theta, rtol=1e-6, err_msg=f"step {t}")
+
+
+def test_a_gradient_outside_the_range_of_kept_eigenvectors_stays_bounded():
+    """The first gradient has rank one; the second is new in all directions."""
+    symmetry = WeightSymmetry({"a": ("i",)}, {"a": (6,)}, {})
+    params, optimizer = make(symmetry, update_every=10)
+    first = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=F64)
+    path = run(params, optimizer, [{"a": first}, {"a": torch.ones(6, dtype=F64)}])
+    assert float((path[1] - path[0]).norm()) <= 0.1 * math.sqrt(6 / (1 - 0.95)) * (1 + 1e-9)
+
+
 def test_update_is_bounded():
     """|update| <= lr sqrt(D_k m_k) / sqrt(1 - beta) per block, after any history: here tiny steps, then a huge one."""
     params, optimizer = make(two_layer(), beta=0.95)
