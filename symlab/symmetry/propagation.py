@@ -89,11 +89,11 @@ def _named(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dic
 
 
 def _unknown(axes: AxisTable, call: Call, output: Any, what: str) -> Any:
-    touched = call.values()
+    touched = [axis for value in call.values() for axis in value.axes]
     reason = Reason(f"{call.operator} has {what}")
-    for value in touched:
-        axes.pin(value.axes, reason)
-    fresh = UNKNOWN_RESULT if touched else _constant(f"a constant from {call.operator}")
+    no_news = all(any(known.expected for known in axes.reasons(axis)) for axis in touched)  # of data alone
+    axes.pin(touched, reason)
+    fresh = (UNKNOWN_RESULT if no_news else reason) if touched else _constant(f"a constant from {call.operator}")
     return tree_map(lambda leaf: axes.new_value(leaf.shape, fresh) if isinstance(leaf, Tensor) else leaf, output)
 
 

@@ -147,6 +147,22 @@ def test_an_unknown_operation_on_inputs_gives_no_warning():
     assert symmetry.groups[symmetry.axes["w1"][0]] is B
 
 
+SILENT = {
+    "of the units": (lambda m, x: torch.tanh(F.linear(x, m.w1)) + torch.randn_like(F.linear(x, m.w1)), "randn_like"),
+    "of zeros": (lambda m, x: torch.tanh(F.linear(x, m.w1)) + torch.zeros(6).cumsum(0), "cumsum"),
+    "of a number": (lambda m, x: F.linear(x, m.w1) * F.one_hot(torch.tensor(2), 6), "one_hot"),
+    "of a matrix of ones": (lambda m, x: F.linear(x, m.w1) @ torch.ones(6, 6).triu(), "triu"),
+}
+
+
+@pytest.mark.parametrize("case", SILENT)
+def test_what_meets_the_result_of_an_unknown_operation_is_free_with_a_warning_that_names_it(case):
+    forward, operator = SILENT[case]
+    symmetry, texts = quiet(infer_forward, lambda m, x: F.linear(forward(m, x).to(x), m.w3))
+    assert group_of(symmetry, "w1", 0) is Group.TRIVIAL
+    assert any(f"aten.{operator}" in text and "w1[dim 0]" in text for text in texts), texts
+
+
 FREE = {
     "buffer": (lambda m, x: F.linear(torch.tanh(F.linear(x, m.w1) + m.shift), m.w3), "buffer shift"),
     "constant": (lambda m, x: F.linear(F.linear(x, m.w1) * torch.arange(6), m.w3), "a constant from aten.arange"),
