@@ -24,10 +24,15 @@ class StopRequest:
         """128 + signal number: 143 SIGTERM, 130 SIGINT, 138 SIGUSR1; 0 while there was none."""
         return 0 if self.signal_number is None else 128 + self.signal_number
 
+    @property
+    def forced(self) -> bool:
+        """Whether a second SIGINT asked to stop at once."""
+        return self._interrupts > 1
+
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """The handler. A second SIGINT raises KeyboardInterrupt at once."""
         self._interrupts += number == signal.SIGINT
-        if self._interrupts > 1:
+        if self.forced:
             raise KeyboardInterrupt
         if self.signal_number is None:
             self.signal_number = int(number)
@@ -46,6 +51,10 @@ def stop_on_signals() -> Iterator[StopRequest]:
     former = {number: signal.signal(number, request.receive) for number in STOPPING}
     try:
         yield request
+    except Exception as error:
+        if request.forced:  # a library may turn KeyboardInterrupt into an error of its own on the way out
+            raise KeyboardInterrupt from error
+        raise
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)

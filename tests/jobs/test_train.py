@@ -198,6 +198,19 @@ def test_handlers_are_put_back_and_a_second_interrupt_is_obeyed_at_once():
     assert [signal.getsignal(number) for number in STOPPING] == before
 
 
+def test_an_error_made_of_a_second_interrupt_is_the_interrupt():
+    """A half-imported module, for example, fails in its own way while KeyboardInterrupt passes through."""
+    with pytest.raises(KeyboardInterrupt), stop_on_signals():
+        signal.raise_signal(signal.SIGINT)
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise AttributeError("a library's own")
+    with pytest.raises(AttributeError), stop_on_signals():
+        signal.raise_signal(signal.SIGINT)
+        raise AttributeError("an error of its own")
+
+
 def test_the_job_runs_in_another_thread(tmp_path):
     run, outcomes = RunDir.create(tmp_path), []
     thread = threading.Thread(target=lambda: outcomes.append(run_job(run, plot=no_plot)))
