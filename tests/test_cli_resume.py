@@ -60,6 +60,18 @@ def test_other_changes_are_refused_and_leave_the_run_alone(here: Here) -> None:
     assert files(here.cwd / "r") == before
 
 
+def test_a_file_of_the_run_that_cannot_be_read_is_named(here: Here) -> None:
+    assert here("toy", "hydra.run.dir=r").returncode == 0
+    for name, content in (("config.yaml", "- 1"), ("summary.json", '{"status"'), ("environment.json", "{}")):
+        path = here.cwd / "r" / name
+        before = path.read_text()
+        path.write_text(content)
+        done = here("toy", "resume=r", "epochs=9")
+        assert done.returncode == 2, done.stderr
+        assert name in done.stderr
+        path.write_text(before)
+
+
 def test_a_run_that_died_starts_anew_without_a_checkpoint(lab: Lab) -> None:
     run = RunDir(lab.cwd / "r")
     assert lab("toy", "hydra.run.dir=r").returncode == 0

@@ -206,6 +206,37 @@ def test_a_header_cut_by_a_kill_is_repaired(run: RunDir) -> None:
     assert (run.path / "metrics.csv").read_text() == "step,loss\n0,1.0\n"
 
 
+@pytest.mark.parametrize("content", ["", "step,lo", "step,loss"])
+def test_a_table_killed_in_its_first_line_is_continued(run: RunDir, content: str) -> None:
+    (run.path / "metrics.csv").write_text(content)
+    run.truncate_rows(-1)
+    run.append_rows([{"step": 0, "loss": 1.0}])
+    assert (run.path / "metrics.csv").read_text() == "step,loss\n0,1.0\n"
+
+
+@pytest.mark.parametrize("content", [b"step,loss\nx,0.5\n", b"0,0.5\n1,0.5\n", b"step,loss\n1\n", b"step,loss\n\xff,1\n"])
+def test_a_damaged_table_is_named(run: RunDir, content: bytes) -> None:
+    (run.path / "metrics.csv").write_bytes(content)
+    with pytest.raises(BadInput, match=r"metrics\.csv"):
+        run.truncate_rows(0)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", "3"])
+def test_a_damaged_summary_is_named(run: RunDir, content: str) -> None:
+    (run.path / "summary.json").write_text(content)
+    with pytest.raises(BadInput, match=r"summary\.json is damaged"):
+        _ = run.status
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_claim(run: RunDir) -> None:
+    (run.path / "checkpoints").mkdir()
+    left = [run.path / "checkpoints" / ".last.pt.0123abcd.tmp", run.path / ".summary.json.0123abcd.tmp"]
+    for path in left:
+        path.write_text("half")
+    with run.claimed():
+        assert not any(path.exists() for path in left)
+
+
 def test_truncation_for_a_resumed_run(run: RunDir) -> None:
     run.truncate_rows(0)
     run.append_rows([{"step": step, "loss": 1 / 3} for step in range(5)])
@@ -351,6 +382,23 @@ def test_a_broken_checkpoint_is_named(run: RunDir, content: bytes) -> None:
     (run.path / "checkpoints").mkdir()
     (run.path / "checkpoints" / "last.pt").write_bytes(content)
     with pytest.raises(BadInput, match=r"cannot read checkpoint .*last\.pt"):
+        run.load_checkpoint("last")
+
+
+def test_a_changed_byte_of_a_checkpoint_is_noticed(run: RunDir) -> None:
+    run.save_checkpoint("last", {"weights": torch.arange(1000)})
+    path = run.path / "checkpoints" / "last.pt"
+    content = bytearray(path.read_bytes())
+    content[content.index(torch.arange(500, 502).numpy().tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=r"cannot read checkpoint .*damaged in its part .*data/0"):
+        run.load_checkpoint("last")
+
+
+def test_a_checkpoint_of_something_else_is_named(run: RunDir) -> None:
+    (run.path / "checkpoints").mkdir()
+    torch.save([1, 2], run.path / "checkpoints" / "last.pt")
+    with pytest.raises(BadInput, match="holds a list"):
         run.load_checkpoint("last")
 
 

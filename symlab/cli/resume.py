@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from symlab.cli import validation
 from symlab.cli.arguments import pasteable, value_text
@@ -43,7 +43,10 @@ def directory(key: str, text: str) -> Path:
 def load_config(run: RunDir) -> dict[str, Any]:
     """The resolved config that the run was started with."""
     with translated([]):
-        return resolved(OmegaConf.create(run.read_config_text()))  # type: ignore[arg-type]
+        config = OmegaConf.create(run.read_config_text())
+    if not isinstance(config, DictConfig):
+        raise BadInput(f"{run.path / 'config.yaml'} does not hold the keys of a run")
+    return resolved(config)
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:

@@ -97,6 +97,8 @@ class RunDir:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock = descriptor
+        for folder in (self.path, self.path / "checkpoints", self.path / "figures"):
+            files.remove_leftovers(folder)
 
     def release(self) -> None:
         if self._lock is not None:
@@ -159,8 +161,8 @@ class RunDir:
         files.write_text(self.path / "environment.json", files.to_json(entries))
 
     def read_environment(self) -> list[dict[str, Any]]:
-        path = self.path / "environment.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        entries: list[dict[str, Any]] = []
+        return files.read_json(self.path / "environment.json", entries)
 
     # ---- tables
 
@@ -192,8 +194,8 @@ class RunDir:
 
     def read_summary(self) -> dict[str, Any]:
         """What the last finished start wrote; empty if none has."""
-        path = self.path / "summary.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        summary: dict[str, Any] = {}
+        return files.read_json(self.path / "summary.json", summary)
 
     def mark_failed(self, traceback_text: str, exit_code: int = 1) -> None:
         """The file FAILED with the traceback, and status `failed` in the summary."""
@@ -238,9 +240,13 @@ class RunDir:
         if not path.exists():
             raise BadInput(f"there is no checkpoint {path}")
         try:
-            return torch.load(path, map_location="cpu", weights_only=True)
+            files.check_archive(path)  # torch itself does not compare the checksums that it writes
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
             raise BadInput(f"cannot read checkpoint {path}: {error}") from error
+        if not isinstance(state, dict):
+            raise BadInput(f"cannot read checkpoint {path}: it holds a {type(state).__name__}, not a state by name")
+        return state
 
     def has_checkpoint(self, name: str) -> bool:
         return self._checkpoint(name).exists()

@@ -7,10 +7,15 @@ import json
 import math
 import os
 import secrets
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+from symlab.rundir.outcome import BadInput
+
+T = TypeVar("T")
 
 
 def write_atomic(path: Path, write: Callable[[IO[bytes]], Any]) -> None:
@@ -47,6 +52,39 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
+
+
+def read_json(path: Path, empty: T) -> T:
+    """The content of a JSON file, of the type of `empty`, which it is where there is no file.
+
+    Raises BadInput, naming the file, if it holds anything else.
+    """
+    if not path.exists():
+        return empty
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged: {error}") from error
+    if not isinstance(content, type(empty)):
+        raise BadInput(f"{path} is damaged: it holds a {type(content).__name__}, not a {type(empty).__name__}")
+    return content
+
+
+def check_archive(path: Path) -> None:
+    """Raises ValueError for a zip archive that is cut short or has a byte changed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except zipfile.BadZipFile as error:
+        raise ValueError(f"the file is damaged: {error}") from error
+    if damaged is not None:
+        raise ValueError(f"the file is damaged in its part {damaged}")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that a killed writer left; only for the one process that may write here."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def to_json(value: Any) -> str:

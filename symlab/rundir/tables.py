@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from symlab.rundir.files import write_text
+from symlab.rundir.outcome import BadInput
 
 
 def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -41,19 +42,42 @@ def append_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows, numbers as int or float, empty cells as None; a half-written last line is not a row."""
-    text = path.read_text(encoding="utf-8")
-    complete = text[: text.rfind("\n") + 1]
-    return [{column: _value(cell) for column, cell in row.items()} for row in csv.DictReader(io.StringIO(complete))]
+    """The rows, numbers as int or float, empty cells as None; a half-written last line is not a row.
+
+    Raises BadInput, naming the file and the line, where a line does not have a cell for every column.
+    """
+    reader = csv.reader(io.StringIO(_complete(path)))
+    columns = next(reader, [])
+    rows = []
+    for cells in filter(None, reader):
+        if len(cells) != len(columns):
+            raise BadInput(f"{path}, line {reader.line_num}: {len(cells)} cells for {len(columns)} columns")
+        rows.append(dict(zip(columns, map(_value, cells), strict=True)))
+    return rows
 
 
 def truncate_rows(path: Path, last_step: int) -> None:
-    """Drop the rows whose `step` is greater than `last_step`, in one atomic replacement."""
+    """Drop the rows whose `step` is greater than `last_step`, in one atomic replacement.
+
+    Raises BadInput, naming the file, where a row has no whole number in the column `step`.
+    """
     rows = read_rows(path)
     columns = _columns(path)
+    for row in rows:
+        if not isinstance(row.get("step"), int):
+            raise BadInput(f"{path}: a row without a whole number in the column step: {row}")
     kept = [row for row in rows if row["step"] <= last_step]
-    lines = [_line(columns), *(_line(_cells(row, columns, path)) for row in kept)]
+    lines = [_line(columns), *(_line(_cells(row, columns, path)) for row in kept)] if columns else []
     write_text(path, "".join(lines))
+
+
+def _complete(path: Path) -> str:
+    """The text up to the last line that has its newline."""
+    content = path.read_bytes()
+    try:
+        return content[: content.rfind(b"\n") + 1].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path} is damaged: {error}") from error
 
 
 def _repair(descriptor: int, path: Path) -> int:
@@ -66,8 +90,7 @@ def _repair(descriptor: int, path: Path) -> int:
 
 
 def _columns(path: Path) -> list[str]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return next(csv.reader(file), [])
+    return next(csv.reader(io.StringIO(_complete(path))), [])
 
 
 def _cells(row: Mapping[str, Any], columns: Sequence[str], path: Path) -> list[str]:
