@@ -12,6 +12,7 @@ from symlab.training.fit import Training
 from symlab.training.randomness import random_state, set_random_state
 
 FORMAT = 1
+PARTS = ("step", "evaluated", "loss_sum", "loss_count", "seconds", "best", "model", "optimizer", "random_state")
 
 
 def capture(training: Training, best: Best, seed: int, steps_per_epoch: int) -> dict[str, Any]:
@@ -27,6 +28,7 @@ def capture(training: Training, best: Best, seed: int, steps_per_epoch: int) -> 
         "seconds": training.seconds,
         "best": {"metric": best.metric, "value": best.value, "step": best.step},
         "model": training.model.state_dict(),
+        "optimizer_type": type(training.optimizer).__name__,
         "optimizer": training.optimizer.state_dict(),
         "random_state": random_state(_device(training)),
     }
@@ -47,14 +49,19 @@ def capture_best(best: Best, seed: int) -> dict[str, Any]:
 def restore(state: Mapping[str, Any], training: Training, best: Best, seed: int, steps_per_epoch: int) -> None:
     """Put a captured state into freshly built objects and set the global random state.
 
-    Raises BadInput when the checkpoint belongs to another format, seed, data size, model or optimizer, and when a
-    statistic of the optimizer did not keep its dtype and shape.
+    Raises BadInput when the checkpoint belongs to another format, seed, data size, model or optimizer, or to other
+    settings of the optimizer, and when a statistic of the optimizer did not keep its dtype and shape.
     """
-    expected = {"format": FORMAT, "seed": seed, "steps_per_epoch": steps_per_epoch}
+    kind = type(training.optimizer).__name__
+    expected = {"format": FORMAT, "seed": seed, "steps_per_epoch": steps_per_epoch, "optimizer_type": kind}
     for name, value in expected.items():
         if state.get(name) != value:
             raise BadInput(f"the checkpoint has {name}={state.get(name)}, this run has {name}={value}")
+    for name in PARTS:
+        if name not in state:
+            raise BadInput(f"the checkpoint has no {name}")
     _restore_model(state, training)
+    _check_settings(state["optimizer"], training.optimizer.state_dict())
     training.optimizer.load_state_dict(state["optimizer"])
     _check_statistics(state["optimizer"], training.optimizer.state_dict())
     training.step, training.evaluated = state["step"], state["evaluated"]
@@ -71,6 +78,16 @@ def _restore_model(state: Mapping[str, Any], training: Training) -> None:
         if saved.get(name) != own.get(name):
             raise BadInput(f"the checkpoint has {name} of shape {saved.get(name)}, this model {own.get(name)}")
     training.model.load_state_dict(state["model"])
+
+
+def _check_settings(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """torch's load_state_dict would put the saved settings in place of this run's, without a word."""
+    if len(saved["param_groups"]) != len(own["param_groups"]):
+        return  # load_state_dict names this mistake
+    for before, now in zip(saved["param_groups"], own["param_groups"], strict=True):
+        for name in before.keys() & now.keys() - {"lr", "params"}:  # lr: the schedule sets it at every update
+            if before[name] != now[name]:
+                raise BadInput(f"the checkpoint has {name}={before[name]}, this run's optimizer {name}={now[name]}")
 
 
 def _check_statistics(saved: Mapping[str, Any], loaded: Mapping[str, Any]) -> None:

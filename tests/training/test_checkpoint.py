@@ -97,6 +97,24 @@ def test_another_model_is_refused_with_both_shapes():
         trained("adam", torch.float64, state=state)
 
 
+def test_another_optimizer_or_setting_is_refused_with_both():
+    training, best = trained("adam", torch.float64)
+    state = capture(training, best, seed=0, steps_per_epoch=2)
+    with pytest.raises(BadInput, match="checkpoint has optimizer_type=Adam, this run has optimizer_type=SGD"):
+        trained("sgd", torch.float64, state=state)
+    state["optimizer"]["param_groups"][0]["eps"] = 0.5
+    with pytest.raises(BadInput, match=r"checkpoint has eps=0.5, this run's optimizer eps=1e-08"):
+        trained("adam", torch.float64, state=state)
+
+
+def test_a_checkpoint_without_a_part_is_refused_by_its_name():
+    training, best = trained("adam", torch.float64)
+    state = capture(training, best, seed=0, steps_per_epoch=2)
+    for name in state:
+        with pytest.raises(BadInput, match=f"checkpoint has (no )?{name}"):
+            trained("adam", torch.float64, state={key: value for key, value in state.items() if key != name})
+
+
 def test_statistics_that_change_their_dtype_are_refused():
     """torch's loader casts a float32 statistic of a bfloat16 weight: that must not pass unnoticed."""
     training, best = trained("adam", torch.bfloat16)
