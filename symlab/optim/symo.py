@@ -124,13 +124,14 @@ class SymO(Optimizer):
         """Add parameters, as pairs (name, parameter); their statistics are their own (see the class)."""
         super().add_param_group(param_group)
         try:
-            self._plans.append(self._plan(self.param_groups[-1]))
+            group = self.param_groups[-1]
+            _check_hyperparameters(group)
+            self._plans.append(self._plan(group))
         except ValueError:
             del self.param_groups[-1]
             raise
 
     def _plan(self, group: Mapping[str, Any]) -> _Plan:
-        _check_hyperparameters(group)
         if "param_names" not in group:
             raise ValueError("SymO needs names: pass model.named_parameters(), not model.parameters()")
         parameters = dict(zip(group["param_names"], group["params"], strict=True))
@@ -257,6 +258,10 @@ class SymO(Optimizer):
             return self._plans  # torch's own loader names this mistake
         plans = []
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            missing = [key for key in self.defaults if key not in saved]
+            if missing:
+                raise ValueError(f"the saved state has no {missing[0]}: it is that of another optimizer")
+            _check_hyperparameters(saved, after_schedule=True)
             plan = self._plan({**group, **saved, "params": group["params"], "param_names": group["param_names"]})
             first = saved["params"][0] if saved["params"] else None
             found = [len(m) for m in state_dict["state"].get(first, {}).get("moments", [])]

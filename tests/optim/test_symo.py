@@ -306,6 +306,22 @@ def test_state_of_another_model_is_refused_and_changes_nothing():
         other.load_state_dict({"state": {}, "param_groups": []})
 
 
+def test_a_state_saved_where_the_schedule_is_at_zero_loads():
+    params, optimizer = make(two_layer())
+    run(params, optimizer, gradients(params, 2))
+    optimizer.param_groups[0]["lr"] = 0.0
+    _, other = make(two_layer())
+    other.load_state_dict(optimizer.state_dict())
+    assert other.param_groups[0]["lr"] == 0
+
+
+def test_the_state_of_another_optimizer_is_refused():
+    params, optimizer = make(two_layer())
+    adam = torch.optim.Adam(params.items())
+    with pytest.raises(ValueError, match="the saved state has no beta: it is that of another optimizer"):
+        optimizer.load_state_dict(adam.state_dict())
+
+
 def test_groups_have_their_own_settings_and_statistics():
     symmetry = two_layer(bias=True)
     params, _ = make(symmetry)
