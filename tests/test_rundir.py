@@ -214,7 +214,9 @@ def test_a_table_killed_in_its_first_line_is_continued(run: RunDir, content: str
     assert (run.path / "metrics.csv").read_text() == "step,loss\n0,1.0\n"
 
 
-@pytest.mark.parametrize("content", [b"step,loss\nx,0.5\n", b"0,0.5\n1,0.5\n", b"step,loss\n1\n", b"step,loss\n\xff,1\n"])
+@pytest.mark.parametrize(
+    "content", [b"step,loss\nx,0.5\n", b"0,0.5\n1,0.5\n", b"step,loss\n1\n", b"step,loss\n\xff,1\n"]
+)
 def test_a_damaged_table_is_named(run: RunDir, content: bytes) -> None:
     (run.path / "metrics.csv").write_bytes(content)
     with pytest.raises(BadInput, match=r"metrics\.csv"):
