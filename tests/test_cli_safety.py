@@ -47,6 +47,10 @@ HYDRA_NODES = {
     "chosen launcher": "launcher: {_target_: hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher}",
     "environment": "job: {env_set: {PATH: /evil}}",
     "plugin roots": "job: {env_set: {SYMLAB_PLUGINS: os}}",
+    "files above": "output_subdir: ../..",
+    "files elsewhere": "output_subdir: MARK",
+    "files over the run's": "output_subdir: .",
+    "interpolated files": "output_subdir: '${note}'",
 }
 
 

@@ -1,11 +1,13 @@
 """Keeps a config from running code through Hydra's own node, which Hydra acts on before any job starts.
 
 Allowed: Hydra's own launchers and sweepers and those of installed plugins (hydra_plugins), Hydra's two recording
-callbacks, what SYMLAB_PLUGINS names, and loggers made of the handlers that symlab or Hydra itself configures.
+callbacks, what SYMLAB_PLUGINS names, and loggers made of the handlers that symlab or Hydra itself configures. Hydra's
+own copies of the config stay inside the run's directory.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -57,9 +59,17 @@ def check_hydra_node(hydra: DictConfig) -> None:
     for name, value in _items(OmegaConf.to_container(hydra.job.env_set, resolve=False), "hydra.job.env_set"):
         if name not in ENVIRONMENT:
             raise BadInput(f"hydra.job.env_set.{name}={value}: not allowed; only {', '.join(ENVIRONMENT)}")
+    _check_subdirectory(OmegaConf.to_container(hydra, resolve=False))
     for key in ("hydra_logging", "job_logging"):
         node = OmegaConf.to_container(hydra[key], resolve=False) if hydra.get(key) is not None else {}
         check_logging(f"hydra.{key}", node)
+
+
+def _check_subdirectory(node: Any) -> None:
+    """Hydra writes its config.yaml, hydra.yaml and overrides.yaml there, over files of those names."""
+    name = node.get("output_subdir")
+    if name is not None and not re.fullmatch(r"\.?[A-Za-z0-9_][A-Za-z0-9_.-]*", str(name)):
+        raise BadInput(f"hydra.output_subdir={name}: not allowed; a folder inside the run's directory, e.g. .hydra")
 
 
 def _check_plugin(key: str, node: Any, typed: Sequence[str]) -> None:
