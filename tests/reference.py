@@ -143,7 +143,7 @@ def one_sided_shampoo(W, gradients, lr, beta, exponent=-0.5):
 
 
 def scalar_rms(theta, gradients, lr, beta, momentum=0.0, weight_decay=0.0):
-    """With b = mu b + g: theta <- (1 - lr wd) theta - lr b / sqrt(v / (1 - beta^t)),  v <- beta v + (1 - beta) mean(g^2)."""
+    """theta <- (1 - lr wd) theta - lr b / sqrt(v / (1 - beta^t)), b = mu b + g, v <- beta v + (1 - beta) mean(g^2)."""
     v, b, path = 0.0, np.zeros_like(theta), []
     for t, g in enumerate(gradients, start=1):
         v = beta * v + (1 - beta) * np.mean(g**2)

@@ -103,7 +103,8 @@ def test_names_of_runs() -> None:
     assert name == sweep_subdir(['data.root="a=1, [x] #~(y) é"', "seed=1"])
     assert name.startswith("data.root-a-1-x-y-_seed-1-")
     assert sweep_subdir(["seed=1", "rate=2"], ["rate"]).startswith("seed-1-")
-    assert sweep_subdir(["seed=1", "rate=2"], ["rate"]) != sweep_subdir(["seed=1", "rate=3"], ["rate"])
+    assert sweep_subdir(["seed=1", "rate=2"], ["rate"]) == sweep_subdir(["seed=1", "rate=3"], ["rate"])
+    assert sweep_subdir(["seed=1", "rate=2"]) != sweep_subdir(["seed=1", "rate=3"])
     assert len(sweep_subdir([f"key{i}=value" for i in range(100)])) <= 120
     assert sweep_subdir([]).startswith("run-")
 

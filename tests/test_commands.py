@@ -119,7 +119,7 @@ def test_python_block(page, number, block, tmp_path, monkeypatch):
 def test_readme_says_what_concepts_say():
     """Numbers in the concepts page that the code can count."""
     text = (ROOT / "docs" / "concepts.md").read_text("utf-8")
-    assert "print(symmetry.num_factors)                                  # 81" in text
+    assert "print(symmetry.num_factors)  # 81" in text
     import torch
 
     from symlab.symmetry import infer_symmetry

@@ -14,15 +14,16 @@ LONGEST = 80  # characters of the readable part
 
 
 def sweep_subdir(overrides: Iterable[str], constant: Collection[str] = ()) -> str:
-    """The directory of one run of a sweep: what is swept over, readable, and 8 digits of the hash of all overrides.
+    """The directory of one run of a sweep: the overrides that are swept over, readable, and 8 digits of their hash.
 
     The same overrides, in any order, give the same name, so that a sweep can be continued; the name holds
-    letters, digits and . _ - only. `constant` are the keys that are the same in all runs of the sweep.
+    letters, digits and . _ - only. `constant` are the keys that are the same in all runs of the sweep: they do not
+    count, so that a sweep continued with another value finds its runs, and their saved configs decide if that may be.
     """
     ordered = sorted(str(override) for override in overrides)
     swept = [override for override in ordered if override.partition("=")[0] not in constant]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(swept)).strip("-._")[:LONGEST]
-    digest = hashlib.sha256("\n".join(ordered).encode("utf-8")).hexdigest()[:8]
+    digest = hashlib.sha256("\n".join(swept).encode("utf-8")).hexdigest()[:8]
     return f"{readable}-{digest}" if readable else f"run-{digest}"
 
 

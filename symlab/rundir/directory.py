@@ -129,8 +129,7 @@ class RunDir:
         Raises BadInput if the directory already holds a run.
         """
         try:
-            with (self.path / "config.yaml").open("x", encoding="utf-8") as file:
-                file.write(yaml_text)
+            files.create_text(self.path / "config.yaml", yaml_text)
         except FileExistsError:
             raise BadInput(
                 f"{self.path} already holds a run; take another directory, or resume=... to continue that run"

@@ -54,6 +54,16 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def create_text(path: Path, text: str) -> None:
+    """Like `write_text` for a new file: raises FileExistsError if `path` is there, whoever made it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        write_text(temporary, text)
+        os.link(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def read_json(path: Path, empty: T) -> T:
     """The content of a JSON file, of the type of `empty`, which it is where there is no file.
 
