@@ -70,6 +70,6 @@ def apply_root(vectors: Tensor, powers: Tensor, rows: Tensor, dtype: torch.dtype
     eigenvalues; once scaled they are of one size, and the precision of the weights is enough to turn them back.
     """
     if powers.numel() == 1:
-        return rows * powers.to(dtype)
+        return rows * powers.clamp(max=torch.finfo(dtype).max).to(dtype)  # finite, so that zero rows stay zero
     coordinates = (vectors.mT @ rows[0]).mul_(powers[:, None])  # [m, N]
     return (vectors.to(dtype) @ coordinates.to(dtype))[None]

@@ -202,6 +202,23 @@ def test_degenerate_gradients(dtype, kind, damping):
         assert float(torch.linalg.eigvalsh(moment)[0]) >= -1e-12 * float(moment.trace() + 1e-300)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("exponent", [-0.5, -1.0])
+@pytest.mark.parametrize("outside", [True, False])
+def test_zero_gradient_of_a_block_with_one_copy_gives_a_zero_update(dtype, exponent, outside):
+    """A zero-initialised last layer does this to all layers before it; `outside`: a tensor with a scalar of its own."""
+    axes, shapes = {"W": ("r", "c")}, {"W": (5, 4)}
+    groups = dict.fromkeys("rc", Group.PERMUTATION)  # blocks of one copy each
+    params, _ = make(WeightSymmetry(axes, shapes, groups), dtype=dtype)
+    symmetry = WeightSymmetry({}, {}, {}) if outside else WeightSymmetry(axes, shapes, groups)
+    optimizer = SymO(params.items(), symmetry, lr=0.1, exponent=exponent)
+    start = params["W"].detach().flatten().clone()
+    path = run(params, optimizer, [{"W": torch.zeros(5, 4)} for _ in range(3)])
+    assert all(bool((theta == start).all()) for theta in path)
+    path = run(params, optimizer, [{"W": torch.ones(5, 4)}])
+    assert bool((path[-1] < start).all())
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_bad_gradient_raises_and_changes_nothing(bad):
     params, optimizer = make(two_layer(), momentum=0.9)
