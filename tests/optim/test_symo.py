@@ -189,7 +189,8 @@ def test_degenerate_gradients(dtype, kind, damping):
     if kind == "tiny":
         grads = [{n: 1e-30 * g for n, g in step.items()} for step in grads]
     if kind == "dead unit":
-        for step in gradients(params, 10):
+        grads = gradients(params, 10)
+        for step in grads:
             step["W1"][0], step["W2"][:, 0], step["b1"][0] = 0, 0, 0
     path = run(params, optimizer, grads)
     assert all(bool(theta.isfinite().all()) for theta in path)
@@ -451,7 +452,7 @@ def test_wrong_parameters():
 
 
 def teacher_student(seed, activation):
-    """papers.md A5: 100-70-40, no bias, 5,000 rows, input covariance with eigenvalues logspace(0, -5, 100)."""
+    """Bernacchia (ICML 2025), optimizer comparison: 100-70-40, 5,000 rows, input eigenvalues logspace(0, -5, 100)."""
     rng = np.random.default_rng(seed)
     Q, _ = np.linalg.qr(rng.normal(size=(100, 100)))
     scale = np.sqrt(np.logspace(0, -5, 100))
@@ -480,7 +481,7 @@ def final_test_loss(seed, name, lr, gamma):
     return float(loss(X_test, Y_test).detach())
 
 
-# re-run band of papers.md A5: median, and [min, max] of 10 seeds
+# lr, gamma, and of an independent re-run over 10 seeds: median, smallest and largest test loss after 100 steps
 BANDS = {"tanh": (0.09, 0.91, 0.0074, 0.0063, 0.0086), "linear": (0.05, 0.95, 3.2e-7, 1.2e-7, 9.3e-7)}
 
 

@@ -39,7 +39,7 @@ def test_mixed_activations_give_each_layer_its_own_group():
     assert symmetry.groups == {"0.weight:0": P, "2.weight:0": B, "4.weight:0": B}
 
 
-# papers.md, number of independent factors of the covariance and of the mean gradient
+# Bernacchia (ICML 2025), number of independent factors of the covariance and of the mean gradient
 FACTORS = [
     ((5, 5, 5), "tanh", True, 81, 5),
     ((5, 7, 5), "tanh", False, 55, 0),

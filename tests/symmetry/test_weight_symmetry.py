@@ -87,7 +87,7 @@ def test_gradients_of_transformed_nets(sizes, bias, activation):
     np.testing.assert_allclose(projected.dense(), np.mean(moments, axis=0), atol=1e-13)
 
 
-# papers.md A1: sizes, group, bias, P, covariance factors, mean factors
+# Bernacchia (ICML 2025), and counted by hand: sizes, group, bias, P, covariance factors, mean factors
 COUNTS = [
     ((5, 5, 5), "B", True, 60, 81, 5),
     ((5, 9, 5), "B", False, 90, 55, 0),
