@@ -38,7 +38,7 @@ class InvariantOperator:
 
     def matvec(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Sigma v for v given as tensors [*shape] or, many at once, [S, *shape]; the result has the same shapes."""
-        batch = self.symmetry._with_sample_dimension(tensors)
+        batch = self.symmetry.with_sample_dimension(tensors)
         products = [m @ rows for m, rows in zip(self.matrices, self.symmetry.split(batch), strict=True)]
         merged = self.symmetry.merge(products)
         return {name: x if tensors[name].ndim == x.ndim else x[0] for name, x in merged.items()}

@@ -156,7 +156,7 @@ class WeightSymmetry:
         Raises:
             ValueError: a tensor is missing or has another shape.
         """
-        pieces = self.split(self._with_sample_dimension(tensors))
+        pieces = self.split(self.with_sample_dimension(tensors))
         matrices = [
             torch.einsum("sin,sjn->ij", rows, rows) / (block.dimension * rows.shape[0])
             for block, rows in zip(self.blocks, pieces, strict=True)
@@ -185,7 +185,7 @@ class WeightSymmetry:
 
         Tensors [*shape], or [S, *shape]: then the mean over the S samples is projected.
         """
-        batch = {name: x.mean(0, keepdim=True) for name, x in self._with_sample_dimension(tensors).items()}
+        batch = {name: x.mean(0, keepdim=True) for name, x in self.with_sample_dimension(tensors).items()}
         pieces = self.split(batch)
         invariant = [
             rows if not block.axes else torch.zeros_like(rows) for block, rows in zip(self.blocks, pieces, strict=True)
@@ -201,7 +201,12 @@ class WeightSymmetry:
         chunks = vectors.split([_numel(self.shapes[name]) for name in self.axes], dim=1)
         return {name: chunk.reshape(-1, *self.shapes[name]) for name, chunk in zip(self.axes, chunks, strict=True)}
 
-    def _with_sample_dimension(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def with_sample_dimension(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Checked tensors [S, *shape], in the order of `axes`, from those or from [*shape] (then S = 1).
+
+        Raises:
+            ValueError: a tensor is missing or has another shape, or numbers of samples differ.
+        """
         missing = [name for name in self.axes if name not in tensors]
         if missing:
             raise ValueError(f"tensors missing: {missing}")
