@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from symlab.cli import resume
+from symlab.cli import resume, task
 from symlab.cli.arguments import override_text, pasteable
+from symlab.cli.signals import Stopped
 from symlab.rundir import RunDir
 from tests.cli_lab import Here, Lab
 
@@ -161,3 +162,13 @@ plain = st.recursive(
 def test_a_saved_config_reads_back_equal(config: dict[str, Any]) -> None:
     text = resume.to_yaml(config)
     assert OmegaConf.to_container(OmegaConf.create(text), resolve=True) == config
+
+
+def test_a_stop_that_was_swallowed_before_the_job_is_obeyed(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python drops an exception that a signal's handler raises inside a finalizer or a callback."""
+    monkeypatch.setattr(task, "received", lambda: Stopped(signal.SIGTERM))
+    done = here("toy", "hydra.run.dir=swallowed")
+    assert done.returncode == 143
+    run = RunDir(here.cwd / "swallowed")
+    assert run.status == "interrupted"
+    assert run.read_rows() == []

@@ -78,7 +78,10 @@ class Task:
         try:
             self._record_start(run, config, continued)
             logger.info("run directory: %s", run.path)
-            outcome = validation.job_function(self.job)(run, **arguments)
+            job = validation.job_function(self.job)
+            if (stopped := received()) is not None:
+                raise stopped  # it was swallowed on the way, as in a callback that cannot raise
+            outcome = job(run, **arguments)
         except KeyboardInterrupt as interruption:
             number = interruption.number if isinstance(interruption, Stopped) else int(signal.SIGINT)
             outcome = Outcome("interrupted", 128 + number, {"message": "stopped outside of the job's loop"})
