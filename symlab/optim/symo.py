@@ -239,7 +239,8 @@ class SymO(Optimizer):
         """Restore statistics and settings; every tensor keeps the dtype it was saved with.
 
         Raises:
-            ValueError: the saved blocks do not fit this optimizer's (another model, symmetry or max_block).
+            ValueError: the saved blocks do not fit this optimizer's (another model, symmetry or max_block), or its
+                statistics_dtype differs.
         """
         plans = self._plans_for(state_dict)
         super().load_state_dict(state_dict)
@@ -264,7 +265,13 @@ class SymO(Optimizer):
             _check_hyperparameters(saved, after_schedule=True)
             plan = self._plan({**group, **saved, "params": group["params"], "param_names": group["param_names"]})
             first = saved["params"][0] if saved["params"] else None
-            found = [len(m) for m in state_dict["state"].get(first, {}).get("moments", [])]
+            moments = state_dict["state"].get(first, {}).get("moments", [])
+            if any(m.dtype is not self.statistics_dtype for m in moments):
+                raise ValueError(
+                    f"saved statistics are {moments[0].dtype}, this optimizer's are {self.statistics_dtype}:"
+                    " give it the same statistics_dtype"
+                )
+            found = [len(m) for m in moments]
             expected = [block.copies for block in plan.symmetry.blocks]
             if found and found != expected:
                 raise ValueError(

@@ -333,6 +333,14 @@ def test_a_state_saved_where_the_schedule_is_at_zero_loads():
     assert other.param_groups[0]["lr"] == 0
 
 
+def test_statistics_of_another_precision_are_refused():
+    params, optimizer = make(two_layer(), statistics_dtype=torch.float32)
+    run(params, optimizer, gradients(params, 1))
+    _, fresh = make(two_layer())
+    with pytest.raises(ValueError, match=r"saved statistics are torch.float32, this optimizer's are torch.float64"):
+        fresh.load_state_dict(optimizer.state_dict())
+
+
 def test_the_state_of_another_optimizer_is_refused():
     params, optimizer = make(two_layer())
     adam = torch.optim.Adam(params.items())
