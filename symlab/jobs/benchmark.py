@@ -2,7 +2,7 @@
 
 import logging
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.step_times import ratio, state_bytes, time_steps
 
-KEY_FIGURES = ("table",)
+KEY_FIGURES = ()  # the ratios are in a table of their own, which each run prints
 WARM_UP = 5
 """Steps of each optimizer that are not counted: memory is allocated and caches are filled in them."""
 
@@ -62,12 +62,8 @@ def benchmark(
         built = {name: build_optimizer(factory, models[name], inputs) for name, factory in optimizers.items()}
         threads_used = torch.get_num_threads()
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads_used, "seed": seed})
-        rows = []
-        with progress_bar((WARM_UP + repeats) * len(built), 0, progress) as bar:
-            for row in time_steps(models, built, loss, inputs, targets, WARM_UP + repeats):
-                bar.update()
-                if row["repeat"] >= WARM_UP:
-                    rows.append(row)
+        steps = time_steps(models, built, loss, inputs, targets, WARM_UP + repeats)
+        rows = _counted(steps, (WARM_UP + repeats) * len(built), progress)
         run.append_rows(rows)
         compared = reference or next(iter(built))
         table = [_figures(name, rows, compared, state_bytes(built[name])) for name in built]
@@ -85,6 +81,17 @@ def benchmark(
     summary = {"status": "completed", **setting, "table": table}
     run.write_summary(summary)
     return Outcome("completed", 0, summary)
+
+
+def _counted(steps: Iterable[dict[str, Any]], total: int, progress: bool) -> list[dict[str, Any]]:
+    """The rows behind the warm-up, with a bar over all `total` steps."""
+    rows = []
+    with progress_bar(total, 0, progress) as bar:
+        for row in steps:
+            bar.update()
+            if row["repeat"] >= WARM_UP:
+                rows.append(row)
+    return rows
 
 
 def _figures(name: str, rows: list[dict[str, Any]], reference: str, memory: int) -> dict[str, Any]:

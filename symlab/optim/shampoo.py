@@ -3,7 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from symlab.optim.checks import check_count, check_fraction, check_not_negative, check_positive, check_rate
+from symlab.optim.checks import (
+    check_count,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_rate,
+    trainable_parameters,
+)
 
 
 def shampoo(
@@ -33,9 +40,8 @@ def shampoo(
         from pytorch_optimizer import Shampoo
     except ImportError as error:
         raise ImportError("optimizer shampoo needs pytorch-optimizer: pip install 'symlab[baselines]'") from error
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Shampoo(
-        trainable,
+        trainable_parameters(model),
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from symlab.symmetry.blocks import Block
-from symlab.symmetry.spectrum import batched_eigh
 
 
 def in_precision(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -33,11 +32,6 @@ def update_moments(moments: Sequence[Tensor], increments: Sequence[Tensor], beta
     """M_k <- beta M_k + (1 - beta) G_k G_k^T / D_k, in place."""
     for moment, increment in zip(moments, increments, strict=True):
         moment.lerp_(increment, 1 - beta)
-
-
-def renewed(moments: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Eigenvalues [m] and eigenvectors [m, m] of each M_k."""
-    return batched_eigh(moments)
 
 
 def refreshed(moments: Sequence[Tensor], bases: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -1,4 +1,4 @@
-"""SymO: precondition with the symmetry-structured second moment of the gradient, at the cost of Adam.
+"""SymO: precondition with the symmetry-structured second moment of the gradient.
 
 Source: Bernacchia, "Global curvature for second-order optimization of neural networks" (ICML 2025).
 
@@ -21,11 +21,11 @@ from symlab.optim.structured_moment import (
     in_precision,
     power_of,
     refreshed,
-    renewed,
     second_moments,
     update_moments,
 )
 from symlab.symmetry import Group, WeightSymmetry, infer_symmetry
+from symlab.symmetry.spectrum import batched_eigh
 
 
 class Coverage(NamedTuple):
@@ -141,10 +141,9 @@ class SymO(Optimizer):
             known = self.symmetry.shapes.get(name, p.shape)
             if known != tuple(p.shape):
                 raise ValueError(f"{name} is {list(p.shape)}, but {list(known)} in the symmetry")
-        if len({p.device for p in parameters.values()}) > 1:
-            raise ValueError(
-                f"one group's parameters must be on one device, got { ({p.device for p in parameters.values()}) }"
-            )
+        devices = {p.device for p in parameters.values()}
+        if len(devices) > 1:
+            raise ValueError(f"one group's parameters must be on one device, got {devices}")
         inside = [name for name, p in parameters.items() if name in self.symmetry.axes]
         outside = [name for name, p in parameters.items() if name not in self.symmetry.axes and p.numel() > 0]
         symmetry = _extend(self.symmetry.restrict(inside), {name: parameters[name].shape for name in outside})
@@ -193,7 +192,7 @@ class SymO(Optimizer):
             state["moments"] = [torch.zeros_like(increment) for increment in increments]
         update_moments(state["moments"], increments, group["beta"])
         if (step - 1) % group["update_every"] == 0:
-            systems = renewed(state["moments"])
+            systems = batched_eigh(state["moments"])
         else:
             systems = refreshed(state["moments"], state["eigenvectors"])
         if group["update_every"] > 1:
