@@ -82,7 +82,7 @@ def train(
     """w_{t+1} = optimizer(w_t, gradient of `loss` on batch t, lr x schedule(t)) for `epochs` passes over the data.
 
     Writes metrics.csv (a row before the first update, every `eval_every` updates and after the last), checkpoints,
-    summary.json and the figure `loss` into `run`. A checkpoint `last` that is there already is continued: killed at any
+    summary.json and the figure (named after the plot: `loss`) into `run`. A checkpoint `last` that is there already is continued: killed at any
     moment and called again, metrics (but for time_s) and weights equal the uninterrupted run's bit for bit on the CPU.
 
     `seed` fixes the initial weights, the order of batches and dropout; the data has a seed of its own. `batch_size`
@@ -233,10 +233,10 @@ def _try_figure(plot: PlotFunction, dataset: Dataset, references: Mapping[str, f
 
 
 def _draw(run: RunDir, plot: PlotFunction, references: Mapping[str, float], *, title: str) -> None:
-    """The figure `loss` from the rows on disk, so that it shows what a later redraw will show."""
+    """The figure, by the plot's name, from the rows on disk, so that it shows what a later redraw will show."""
     import pandas
 
-    run.save_figure("loss", plot(pandas.DataFrame(run.read_rows()), references, title=title))
+    run.save_figure(name_of(plot), plot(pandas.DataFrame(run.read_rows()), references, title=title))
 
 
 def _log_end(summary: Mapping[str, Any]) -> None:

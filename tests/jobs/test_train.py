@@ -327,6 +327,7 @@ def test_the_figure_is_drawn_from_the_rows_on_disk(tmp_path):
     run_job(run, plot=plot, seed=3)
     assert seen["title"] == "small_net with adam on toy regression, full batch, seed 3"
     assert seen["references"] == {"zero": 2.0}
+    assert (run.path / "figures" / "plot.png").exists()  # the figure has the plot's name
     assert seen["table"]["test_loss"].tolist() == [row["test_loss"] for row in run.read_rows()]
 
 
