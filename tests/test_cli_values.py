@@ -118,6 +118,7 @@ def test_a_factory_names_the_key_of_an_error() -> None:
         validation.Factory("group", scaled, {"rate": 1.0, "mode": "y"})(3.0)
     with pytest.raises(BadInput, match=r"^group=scaled: .* missing"):
         validation.Factory("group", scaled, {})(3.0)
+    assert validation.Factory("group", scaled, {"rate": 1.0})(3.0, rate=4.0) == 12.0  # like functools.partial
     again = pickle.loads(pickle.dumps(validation.Factory("group", scaled, {"rate": 2.0})))
     assert again(3.0) == 6.0
     assert again.__name__ == "scaled"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -435,3 +436,34 @@ def test_append_keeps_a_table_of_another_writer(run: RunDir) -> None:
     run.append_rows([{"step": 0, "loss": 0.5}])
     tables.append_rows(run.path / "metrics.csv", [{"loss": 0.25, "step": 1}])
     assert run.read_rows() == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.25}]
+
+
+# ---- arrays
+
+
+def test_arrays_read_back_equal(run: RunDir) -> None:
+    arrays = {"matrix": np.array([[1.5, float("nan")], [0.0, -2.0]]), "names": np.array(["a", "layers.0.weight"])}
+    path = run.save_arrays("hessian_step0", arrays)
+    assert path == run.path / "arrays" / "hessian_step0.npz"
+    back = run.read_arrays("hessian_step0")
+    assert list(back) == ["matrix", "names"]
+    np.testing.assert_array_equal(back["matrix"], arrays["matrix"])
+    assert back["names"].tolist() == ["a", "layers.0.weight"]
+    assert run.array_names() == ["hessian_step0"]
+
+
+def test_arrays_that_are_not_there_or_damaged_are_named(run: RunDir) -> None:
+    with pytest.raises(BadInput, match=r"no arrays .*missing\.npz"):
+        run.read_arrays("missing")
+    path = run.save_arrays("matrix", {"matrix": np.arange(1000.0)})
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=r"cannot read arrays .*matrix\.npz"):
+        run.read_arrays("matrix")
+
+
+def test_arrays_of_objects_are_refused(run: RunDir) -> None:
+    with pytest.raises(ValueError, match="array what holds Python objects"):
+        run.save_arrays("bad", {"what": np.array([{}, None])})
+    assert run.array_names() == []

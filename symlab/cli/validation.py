@@ -30,7 +30,7 @@ class Factory:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            return self.function(*args, **self.keywords, **kwargs)
+            return self.function(*args, **{**self.keywords, **kwargs})  # like functools.partial: the call's own win
         except BadInput:
             raise
         except (ValueError, TypeError) as error:

@@ -1,7 +1,7 @@
 """The run directory itself.
 
 Layout: config.yaml (resolved) overrides.yaml environment.json metrics.csv summary.json log.txt FAILED
-figures/<name>.png|pdf checkpoints/<name>.pt .lock
+figures/<name>.png|pdf arrays/<name>.npz checkpoints/<name>.pt .lock
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from symlab.rundir import environment, files, tables
 from symlab.rundir.outcome import BadInput
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
 
 CLAIM_SECONDS = 1.0  # a reader that looks at the lock holds it for microseconds
@@ -97,7 +98,7 @@ class RunDir:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         self._lock = descriptor
-        for folder in (self.path, self.path / "checkpoints", self.path / "figures"):
+        for folder in (self.path, *(self.path / name for name in ("checkpoints", "figures", "arrays"))):
             files.remove_leftovers(folder)
 
     def release(self) -> None:
@@ -216,7 +217,7 @@ class RunDir:
             return str(summary.get("status", "died"))
         return "died" if self.holds_run or starts else "empty"
 
-    # ---- checkpoints and figures
+    # ---- checkpoints, arrays and figures
 
     def save_checkpoint(self, name: str, state: Mapping[str, Any]) -> None:
         """checkpoints/<name>.pt: tensors and plain Python types only, so that it loads with weights_only."""
@@ -252,6 +253,33 @@ class RunDir:
 
     def _checkpoint(self, name: str) -> Path:
         return self.path / "checkpoints" / f"{checked_name(name)}.pt"
+
+    def save_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> Path:
+        """arrays/<name>.npz, compressed: arrays of numbers or of text by name; returns its path.
+
+        Raises ValueError for an array of Python objects, which could not be read back safely.
+        """
+        path = self._arrays(name)
+        path.parent.mkdir(exist_ok=True)
+        files.write_bytes(path, files.to_npz(arrays))
+        return path
+
+    def read_arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays saved under that name.
+
+        Raises BadInput if there are none or the file cannot be read.
+        """
+        path = self._arrays(name)
+        if not path.exists():
+            raise BadInput(f"there are no arrays {path}")
+        return files.read_npz(path)
+
+    def array_names(self) -> list[str]:
+        """Names of all arrays that the run holds, sorted."""
+        return sorted(path.stem for path in (self.path / "arrays").glob("*.npz") if not path.name.startswith("."))
+
+    def _arrays(self, name: str) -> Path:
+        return self.path / "arrays" / f"{checked_name(name)}.npz"
 
     def save_figure(self, name: str, figure: Figure) -> list[Path]:
         """figures/<name>.png and figures/<name>.pdf; returns both paths."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -11,9 +12,12 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from symlab.rundir.outcome import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
 
 T = TypeVar("T")
 
@@ -89,6 +93,30 @@ def check_archive(path: Path) -> None:
         raise ValueError(f"the file is damaged: {error}") from error
     if damaged is not None:
         raise ValueError(f"the file is damaged in its part {damaged}")
+
+
+def to_npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """A compressed npz archive. Raises ValueError for an array of Python objects."""
+    import numpy as np
+
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise ValueError(f"array {name} holds Python objects: give numbers or text")
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
+    return buffer.getvalue()
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an npz archive. Raises BadInput, naming the file, if it is damaged or would run code."""
+    import numpy as np
+
+    try:
+        check_archive(path)
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError) as error:
+        raise BadInput(f"cannot read arrays {path}: {error}") from error
 
 
 def remove_leftovers(folder: Path) -> None:
