@@ -7,6 +7,7 @@ from torch import Tensor
 
 from symlab.data.dataset import Dataset
 from symlab.data.ranges import finite_number, whole_number
+from symlab.data.resizing import resized
 from symlab.data.standardisation import standardise
 from symlab.data.subsets import subset
 
@@ -14,10 +15,16 @@ NUM_CLASSES = 10
 
 
 def digits(
-    *, seed: int = 0, test_fraction: float = 0.2, num_train: int | None = None, num_test: int | None = None
+    *,
+    seed: int = 0,
+    test_fraction: float = 0.2,
+    num_train: int | None = None,
+    num_test: int | None = None,
+    size: int | None = None,
+    channels: int = 1,
 ) -> Dataset:
     """Images [N, 1, 8, 8], float32, standardised with the training rows' mean and standard deviation;
-    labels 0..9.
+    labels 0..9. `size` and `channels` make them [N, channels, size, size] (see `resizing.resized`).
 
     The split is stratified and fixed by `seed`: of the n_k images of class k, a random
     round(test_fraction * n_k) are test rows. The rows of both splits are then shuffled with the same
@@ -33,6 +40,7 @@ def digits(
     train_rows, test_rows = _stratified(labels, test_fraction, generator)
     train_images, train_labels = subset("num_train", images[train_rows], labels[train_rows], num_train, generator)
     test_images, test_labels = subset("num_test", images[test_rows], labels[test_rows], num_test, generator)
+    train_images, test_images = (resized(images, size, channels) for images in (train_images, test_images))
     train_inputs, test_inputs = standardise(train_images, test_images)
     return Dataset(
         name="digits",

@@ -23,9 +23,11 @@ def fashion_mnist(
     seed: int = 0,
     num_train: int | None = None,
     num_test: int | None = None,
+    size: int | None = None,
+    channels: int = 1,
 ) -> Dataset:
     """Images [N, 1, 28, 28], float32, standardised with the training rows' mean and deviation; labels
-    0..9.
+    0..9. `size` and `channels` make them [N, channels, size, size] (see `resizing.resized`).
 
     Reads the four IDX files, plain or .gz, in `<root>/FashionMNIST/raw`, torchvision's place for them,
     or, if there are none, in `package`, where Debian's dataset-fashion-mnist puts them; the log says
@@ -45,4 +47,14 @@ def fashion_mnist(
     folder = complete_idx_folder("Fashion-MNIST", folders, REMEDY)
     logging.getLogger("symlab").info("Fashion-MNIST from %s", folder)
     train, test = read_idx_folder(folder)
-    return image_dataset("fashion_mnist", 10, train, test, seed=seed, num_train=num_train, num_test=num_test)
+    return image_dataset(
+        "fashion_mnist",
+        10,
+        train,
+        test,
+        seed=seed,
+        num_train=num_train,
+        num_test=num_test,
+        size=size,
+        channels=channels,
+    )

@@ -14,6 +14,7 @@ from torch import Tensor
 from symlab.data.dataset import Dataset
 from symlab.data.idx_files import find_idx_files, missing_idx_files
 from symlab.data.ranges import whole_number
+from symlab.data.resizing import resized
 from symlab.data.standardisation import standardise
 from symlab.data.subsets import subset
 
@@ -38,15 +39,18 @@ def image_dataset(
     seed: int,
     num_train: int | None,
     num_test: int | None,
+    size: int | None = None,
+    channels: int | None = None,
 ) -> Dataset:
     """Shuffle both splits with `seed`, keep the first `num_train` and `num_test` rows (None: all),
-    standardise.
+    resize (see `resizing.resized`), standardise.
 
     Mean and standard deviation per channel are those of the training rows that are kept.
     """
     generator = torch.Generator().manual_seed(whole_number("seed", seed, least=0))
     train_images, train_labels = subset("num_train", *train, num_train, generator)
     test_images, test_labels = subset("num_test", *test, num_test, generator)
+    train_images, test_images = (resized(images, size, channels) for images in (train_images, test_images))
     train_inputs, test_inputs = standardise(train_images, test_images)
     return Dataset(
         name=name,

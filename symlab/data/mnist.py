@@ -16,9 +16,11 @@ def mnist(
     seed: int = 0,
     num_train: int | None = None,
     num_test: int | None = None,
+    size: int | None = None,
+    channels: int = 1,
 ) -> Dataset:
     """Images [N, 1, 28, 28], float32, standardised with the training rows' mean and deviation; labels
-    0..9.
+    0..9. `size` and `channels` make them [N, channels, size, size] (see `resizing.resized`).
 
     Reads the four IDX files, plain or .gz, in `<root>/MNIST/raw`, torchvision's place for them;
     `download` lets torchvision fetch those that are not there. `seed` shuffles the rows of both splits;
@@ -36,4 +38,14 @@ def mnist(
     remedy = "set data.root to the folder that holds MNIST/raw, or data.download=true to fetch the files"
     folder = complete_idx_folder("MNIST", [raw], remedy)
     train, test = read_idx_folder(folder)
-    return image_dataset("mnist", 10, train, test, seed=seed, num_train=num_train, num_test=num_test)
+    return image_dataset(
+        "mnist",
+        10,
+        train,
+        test,
+        seed=seed,
+        num_train=num_train,
+        num_test=num_test,
+        size=size,
+        channels=channels,
+    )
