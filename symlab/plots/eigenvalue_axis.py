@@ -1,0 +1,26 @@
+"""An axis for eigenvalues of either sign that span many orders of magnitude."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
+
+from symlab.plots.style import GREY
+
+DECADES = 8.0  # a logarithmic axis shows at most so many below the largest eigenvalue
+LINEAR_SHARE = 1e-3  # of the largest magnitude: where an axis with both signs is linear
+
+
+def scale_for_eigenvalues(axes: Axes, values: np.ndarray) -> None:
+    """Logarithmic where all values are positive, else logarithmic on both sides of a linear part around zero."""
+    largest = float(np.abs(values).max()) or 1.0
+    if values.min() > 0:
+        axes.set_yscale("log", nonpositive="mask")
+        axes.set_ylim(max(float(values.min()), largest * 10**-DECADES) / 3, largest * 4)
+        return
+    axes.set_yscale("symlog", linthresh=LINEAR_SHARE * largest)
+    axes.yaxis.set_minor_locator(NullLocator())
+    lowest = min(float(values.min()), -LINEAR_SHARE * largest)
+    axes.set_ylim(4 * lowest, max(4 * float(values.max()), LINEAR_SHARE * largest))
+    axes.axhline(0.0, color=GREY, linewidth=0.5)
