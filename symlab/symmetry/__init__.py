@@ -1,8 +1,16 @@
 """Axes and groups of a model, and the matrices that commute with them."""
 
 from symlab.symmetry.groups import Group
-from symlab.symmetry.infer import infer_symmetry
+from symlab.symmetry.infer import AxisReport, InferredSymmetry, infer_symmetry, inspect_symmetry
 from symlab.symmetry.invariant_operator import InvariantOperator
 from symlab.symmetry.weight_symmetry import WeightSymmetry
 
-__all__ = ["Group", "InvariantOperator", "WeightSymmetry", "infer_symmetry"]
+__all__ = [
+    "AxisReport",
+    "Group",
+    "InferredSymmetry",
+    "InvariantOperator",
+    "WeightSymmetry",
+    "infer_symmetry",
+    "inspect_symmetry",
+]

@@ -28,6 +28,7 @@ class Reason:
 
     text: str
     expected: bool = False
+    role: str = ""  # what the axis is, if the reason says it: input, output, kernel, position
 
 
 JOINED_FREE = Reason("joined with a free axis", expected=True)
@@ -39,6 +40,7 @@ class Value:
 
     dims: tuple[Dim, ...]
     source: str | None = None
+    of_input: bool = False  # depends on the model's inputs
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -53,6 +55,9 @@ class AxisTable:
         self._size: list[int] = []
         self._group: list[Group] = []
         self._reasons: list[dict[Reason, None]] = []
+        self._limits: list[dict[tuple[Group, str], None]] = []  # (group, what lowered the axis to it)
+        self._residual: list[bool] = []  # activations are added along the axis
+        self.operator = ""  # whose handler is running
         self.statistics: dict[str, tuple[Dim, ...]] = {}  # buffer name -> axes it follows (running means)
 
     def new(self, size: int) -> int:
@@ -61,6 +66,8 @@ class AxisTable:
         self._size.append(size)
         self._group.append(Group.ORTHOGONAL)
         self._reasons.append({})
+        self._limits.append({})
+        self._residual.append(False)
         return len(self._parent) - 1
 
     def new_dim(self, size: int) -> Dim:
@@ -89,6 +96,19 @@ class AxisTable:
     def reasons(self, axis: int) -> tuple[Reason, ...]:
         return tuple(self._reasons[self.find(axis)])
 
+    def limits(self, axis: int) -> tuple[str, ...]:
+        """The operators that lowered the axis to its present group."""
+        root = self.find(axis)
+        return tuple(text for group, text in self._limits[root] if group is self._group[root])
+
+    def is_residual(self, axis: int) -> bool:
+        return self._residual[self.find(axis)]
+
+    def mark_residual(self, axes: Iterable[int]) -> None:
+        """Two activations that both depend on the inputs are added along these axes."""
+        for axis in axes:
+            self._residual[self.find(axis)] = True
+
     def is_free(self, axes: Iterable[int]) -> bool:
         return all(self.group(axis) is Group.TRIVIAL for axis in axes)
 
@@ -103,6 +123,7 @@ class AxisTable:
         for axis in axes:
             root = self.find(axis)
             self._group[root] = min(self._group[root], group, key=_RANK.__getitem__)
+            self._limits[root][group, self.operator] = None
 
     def pin(self, axes: Iterable[int], reason: Reason) -> None:
         """Make each axis free."""
@@ -120,6 +141,8 @@ class AxisTable:
             self._parent[b] = a
             self._group[a] = min(self._group[a], self._group[b], key=_RANK.__getitem__)
             self._reasons[a].update(self._reasons[b])
+            self._limits[a].update(self._limits[b])
+            self._residual[a] = self._residual[a] or self._residual[b]
 
     def unify(self, first: Dim, second: Dim) -> None:
         """The two dimensions index the same units.

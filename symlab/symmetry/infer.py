@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -33,9 +34,37 @@ from symlab.symmetry.tracing import Inputs, trace
 from symlab.symmetry.verify import MovedAxis, verify_axes
 from symlab.symmetry.weight_symmetry import WeightSymmetry
 
+ROLES = ("input", "output", "position", "kernel")  # roles that a reason gives, the first that is there
+
 SHOWN = 8  # axes named in one warning
 
 Places = Mapping[int, tuple[tuple[str, int], ...]]  # axis -> (parameter, dimension) of every use
+
+
+@dataclass(frozen=True)
+class AxisReport:
+    """One axis of a model: its units, its group, where it is used and why its group is no larger.
+
+    role: "input", "output", "kernel" (entry of a kernel), "position" (in space or in a sequence), "residual" (two
+    activations that both depend on the inputs are added along it, as on a residual stream), "hidden", or "free"
+    (any other axis without a group).
+    """
+
+    label: str
+    size: int
+    group: Group
+    role: str
+    places: tuple[tuple[str, int], ...]  # (parameter, dimension) of every use
+    reasons: tuple[str, ...]
+    error: float | None  # relative change of the output when the axis moves; None: free, or not verified
+
+
+@dataclass(frozen=True)
+class InferredSymmetry:
+    """The symmetry of a model's weights, and a report on each of its axes, in the order of the parameters."""
+
+    symmetry: WeightSymmetry
+    axes: tuple[AxisReport, ...]
 
 
 def infer_symmetry(
@@ -47,6 +76,22 @@ def infer_symmetry(
     rtol: float | None = None,
     seed: int = 0,
 ) -> WeightSymmetry:
+    """The largest product of groups per axis, within what the handlers know, with f(g theta, x) = f(theta, x).
+
+    inspect_symmetry(...).symmetry: see there for arguments, warnings and errors.
+    """
+    return inspect_symmetry(model, inputs, orthogonal=orthogonal, verify=verify, rtol=rtol, seed=seed).symmetry
+
+
+def inspect_symmetry(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    orthogonal: bool = False,
+    verify: bool = True,
+    rtol: float | None = None,
+    seed: int = 0,
+) -> InferredSymmetry:
     """The largest product of groups per axis, within what the handlers know, with f(g theta, x) = f(theta, x).
 
     Source: Bernacchia, "Global curvature for second-order optimization of neural networks" (ICML 2025), section 3.
@@ -78,13 +123,51 @@ def infer_symmetry(
     _warn_of_freed(found.axes, places)
     labels = {axis: _label(found.axes, axis, uses) for axis, uses in places.items()}
     groups = {axis: _group(found.axes, axis, orthogonal) for axis in places}
+    errors = {}
     if verify:
-        verify_axes(model, inputs, traced, _moved_axes(found.axes, places, labels, groups), rtol, seed)
+        errors = verify_axes(model, inputs, traced, _moved_axes(found.axes, places, labels, groups), rtol, seed)
     axes = {name: _parameter_labels(found, name, labels) for name in trainable}
     named = {labels[axis]: group for axis, group in groups.items() if group is not Group.TRIVIAL}
     present = {label for row in axes.values() for label in row}
     shapes = {name: tuple(tensor.shape) for name, tensor in trainable.items()}
-    return WeightSymmetry(axes, shapes, {label: group for label, group in named.items() if label in present})
+    symmetry = WeightSymmetry(axes, shapes, {label: group for label, group in named.items() if label in present})
+    return InferredSymmetry(symmetry, _reports(symmetry, found, places, labels, errors))
+
+
+def _reports(
+    symmetry: WeightSymmetry,
+    found: Propagation,
+    places: Places,
+    labels: Mapping[int, str],
+    errors: Mapping[str, float],
+) -> tuple[AxisReport, ...]:
+    """One report per label of the symmetry."""
+    roots = {label: axis for axis, label in labels.items()}
+    reports = []
+    for label, size in symmetry.sizes.items():
+        group = symmetry.groups.get(label, Group.TRIVIAL)
+        if label in roots:
+            axis, uses = roots[label], places[roots[label]]
+            reasons = tuple(why.text for why in found.axes.reasons(axis)) or _limits(found.axes, axis)
+            role = _role(found.axes, axis)
+        else:
+            uses = tuple((n, d) for n, row in symmetry.axes.items() for d, own in enumerate(row) if own == label)
+            reasons, role = (("one unit",) if size == 1 else ("a free axis that the tensor has twice",)), "free"
+        reports.append(AxisReport(label, size, group, role, uses, reasons, errors.get(label)))
+    return tuple(reports)
+
+
+def _limits(axes: AxisTable, axis: int) -> tuple[str, ...]:
+    plural = {Group.PERMUTATION: "permutations", Group.SIGNED_PERMUTATION: "signed permutations"}
+    group = axes.group(axis)
+    return tuple(f"{operator} keeps {plural[group]} only" for operator in axes.limits(axis)) if group in plural else ()
+
+
+def _role(axes: AxisTable, axis: int) -> str:
+    roles = {reason.role for reason in axes.reasons(axis)}
+    known = next((role for role in ROLES if role in roles), None)
+    rest = "residual" if axes.is_residual(axis) else "free" if axes.group(axis) is Group.TRIVIAL else "hidden"
+    return known or rest
 
 
 def _places(found: Propagation) -> dict[int, tuple[tuple[str, int], ...]]:

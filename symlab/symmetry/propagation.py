@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ from symlab.symmetry.groups import Group
 from symlab.symmetry.handlers.table import Call, lookup
 from symlab.symmetry.tracing import Trace
 
-INPUT = Reason("model input", expected=True)
-OUTPUT = Reason("model output", expected=True)
+INPUT = Reason("model input", expected=True, role="input")
+OUTPUT = Reason("model output", expected=True, role="output")
 UNKNOWN_RESULT = Reason("result of an operation without handler", expected=True)
 
 
@@ -34,7 +34,7 @@ def propagate(trace: Trace) -> Propagation:
     axes = AxisTable()
     parameters = {name: axes.new_value(tensor.shape, source=name) for name, tensor in trace.parameters.items()}
     buffers = [axes.new_value(t.shape, _constant(f"buffer {name}"), name) for name, t in trace.buffers.items()]
-    inputs = [axes.new_value(tensor.shape, INPUT) for tensor in trace.inputs]
+    inputs = [replace(axes.new_value(tensor.shape, INPUT), of_input=True) for tensor in trace.inputs]
     placeholders = iter([*parameters.values(), *buffers, *inputs])
     results: dict[torch.fx.Node, Any] = {}
     for node in trace.graph.nodes:
@@ -66,17 +66,24 @@ def _apply(axes: AxisTable, node: torch.fx.Node, results: Mapping[torch.fx.Node,
     if not shapes:
         return output
     call = Call(str(node.target), _named(node.target, args, kwargs), shapes)
-    handler = lookup(node.target)
+    handler, axes.operator = lookup(node.target), call.operator
     result = None if handler is None else handler(axes, call)
     if result is None:
-        return _unknown(axes, call, output, "no handler" if handler is None else "no handler for this form")
+        result = _unknown(axes, call, output, "no handler" if handler is None else "no handler for this form")
+        return _after(call, result)
     values = result if isinstance(result, tuple) else (result,)
     if tuple(axes.shape(value) for value in values) != shapes:
         found = [axes.shape(value) for value in values]
         raise RuntimeError(
             f"the handler of {call.operator} gave axes of shapes {found}, the outputs have {list(shapes)}"
         )
-    return result
+    return _after(call, result)
+
+
+def _after(call: Call, result: Any) -> Any:
+    """The outputs, marked if they depend on the model's inputs."""
+    of_input = any(value.of_input for value in call.values())
+    return tree_map(lambda leaf: replace(leaf, of_input=of_input) if isinstance(leaf, Value) else leaf, result)
 
 
 def _named(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from symlab.symmetry.handlers.elementwise import broadcast
 from symlab.symmetry.handlers.products import add_bias
 from symlab.symmetry.handlers.table import Call, aten, register
 
-KERNEL = Reason("kernel position", expected=True)
-POSITION = Reason("position in space", expected=True)
+KERNEL = Reason("kernel position", expected=True, role="kernel")
+POSITION = Reason("position in space", expected=True, role="position")
 
 
 def _positions(axes: AxisTable, dims: Sequence[Dim], shape: Sequence[int]) -> tuple[Dim, ...]:
@@ -86,7 +86,7 @@ def _space(call: Call) -> int:
 def embedding(axes: AxisTable, call: Call) -> Value:
     """Rows of a table: the index is free, the features are linear."""
     table, indices = call.value("weight"), call.value("indices")
-    axes.pin((*table.dims[0], *indices.axes), Reason("row of an embedding", expected=True))
+    axes.pin((*table.dims[0], *indices.axes), Reason("row of an embedding", expected=True, role="input"))
     return Value((*indices.dims, table.dims[1]))
 
 

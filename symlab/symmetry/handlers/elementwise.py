@@ -83,6 +83,9 @@ def addition(axes: AxisTable, call: Call) -> Value:
     """Linear where both terms carry the dimension; a term constant along it (or a number) keeps permutations only."""
     terms = call.values()
     result, carriers = broadcast(axes, terms, call.shape)
+    if len(terms) == 2 and all(term.of_input for term in terms):
+        for dim, count in zip(result.dims, carriers, strict=True):
+            axes.mark_residual(dim if count == 2 else ())
     numbers = [call.arguments[name] for name in ("self", "other") if isinstance(call.arguments[name], Number)]
     shifted = any(number != 0 for number in numbers)
     for dim, count in zip(result.dims, carriers, strict=True):
