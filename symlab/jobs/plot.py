@@ -14,7 +14,7 @@ import pandas
 import yaml
 from matplotlib.figure import Figure
 
-from symlab.plots.grouping import common_setting, group_labels
+from symlab.plots.grouping import common_setting, comparable_settings, group_labels
 from symlab.plots.spread import group_rows, target_rows
 from symlab.rundir import BadInput, Outcome, RunDir
 
@@ -56,6 +56,9 @@ def plot(
     `include_unfinished` drawn as groups of their own, never part of a completed group's mean. Runs without rows are
     left out and named. `title` None: the setting that all runs share.
 
+    Losses of different data sets, or different losses, do not share an axis: then each gets a figure of its own,
+    runs_<data>.
+
     Writes into `run` the figure `runs`, and the tables runs.csv (all rows with run, group, status, seed), groups.csv
     (mean and spread of the last rows per group) and targets.csv (steps and seconds until the target losses).
 
@@ -66,20 +69,19 @@ def plot(
     left_out = [source for source in sources if not (source.completed or include_unfinished)]
     _report(drawn, left_out, empty)
     labels = _labels(drawn, group_by)
+    if group_by is None:
+        _warn_of_equal_seeds(drawn, labels)
     table = _rows(drawn, labels)
     references = _references(drawn, labels)
-    heading = _title(drawn, left_out, title)
-    figure = plot(pandas.DataFrame(table), references, title=heading)
-
-    paths = run.save_figure("runs", figure)
+    figures = _figures(run, drawn, labels if group_by else None, left_out, plot, title)
     run.append_rows(table, table="runs")
     columns = [column for column in FINAL_COLUMNS if column in table[0]]
     groups = group_rows(_grouped(labels, [source.rows[-1] for source in drawn]), columns)
     run.append_rows(groups, table="groups")
     run.append_rows(target_rows(_grouped(labels, [source.summary for source in drawn])), table="targets")
-    logger.info("%d runs in %d groups: %s", len(drawn), len(groups), paths[0])
+    logger.info("%d runs in %d groups: %s", len(drawn), len(groups), ", ".join(figures))
     summary = {
-        "figure": str(paths[0]),
+        "figures": figures,
         "runs": [str(source.path) for source in drawn],
         "left_out": {str(source.path): source.status for source in left_out},
         "without_rows": [str(path) for path in empty],
@@ -87,6 +89,30 @@ def plot(
         "references": references,
     }
     return Outcome("completed", 0, summary)
+
+
+def _figures(
+    run: RunDir,
+    drawn: Sequence[Source],
+    labels: Sequence[str] | None,
+    left_out: Sequence[Source],
+    plot: PlotFunction,
+    title: str | None,
+) -> list[str]:
+    """Paths of the figures, one per set of runs whose losses may be compared.
+
+    `labels` None: what differs within the set, which is shorter than what differs among all runs.
+    """
+    settings = comparable_settings([source.config for source in drawn])
+    paths = []
+    for name in dict.fromkeys(settings):
+        chosen = [index for index, setting in enumerate(settings) if setting == name]
+        members = [drawn[index] for index in chosen]
+        own = [labels[index] for index in chosen] if labels else _labels(members, None)
+        rows = pandas.DataFrame(_rows(members, own))
+        figure = plot(rows, _references(members, own), title=_title(members, left_out, title))
+        paths.append(str(run.save_figure(f"runs_{name}" if name else "runs", figure)[0]))
+    return paths
 
 
 def _run_paths(runs: list[Path] | Path) -> list[Path]:
@@ -151,18 +177,20 @@ def _report(drawn: Sequence[Source], left_out: Sequence[Source], empty: Sequence
 def _labels(sources: Sequence[Source], group_by: Sequence[str] | None) -> list[str]:
     """Group of each run; what a run that is not completed ended with is part of it."""
     labels = group_labels([source.config for source in sources], group_by)
-    labels = [
+    return [
         label if source.completed else f"{label} ({source.status})".strip()
         for label, source in zip(labels, sources, strict=True)
     ]
+
+
+def _warn_of_equal_seeds(sources: Sequence[Source], labels: Sequence[str]) -> None:
     seeds = Counter(
         (label, str(source.config.get("seed")), str(_data_seed(source)))
         for label, source in zip(labels, sources, strict=True)
     )
     for (label, seed, data_seed), count in seeds.items():
-        if count > 1 and group_by is None:
+        if count > 1:
             logger.warning("%d runs of group %r have the same seed %s (data seed %s)", count, label, seed, data_seed)
-    return labels
 
 
 def _data_seed(source: Source) -> Any:

@@ -61,6 +61,23 @@ def common_setting(configs: Sequence[Mapping[str, Any]]) -> str:
     return ", ".join(names)
 
 
+def comparable_settings(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One name per configuration; runs share a name if their losses may stand on one axis: same data, same loss.
+
+    The name is the data's, with the loss where one data set occurs with several; "" where all agree.
+    """
+    options = [[_option(config, group) for group in ("data", "loss")] for config in configs]
+    if len({tuple(pair) for pair in options}) <= 1:
+        return [""] * len(configs)
+    losses = {data: {loss for other, loss in options if other == data} for data, _ in options}
+    return [f"{data}_{loss}" if len(losses[data]) > 1 and loss else data or "unknown" for data, loss in options]
+
+
+def _option(config: Mapping[str, Any], group: str) -> str:
+    target = _flatten(config).get(f"{group}.{TARGET}")
+    return "" if target is None else _short(f"{group}.{TARGET}", target)
+
+
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> Flat:
     flat: Flat = {}
     for key, value in config.items():

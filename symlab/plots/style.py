@@ -53,7 +53,11 @@ def figure_with_legend(title: str, handles: Sequence[Artist], width_in: float, h
         raise ValueError(f"width_in and height_in must be positive, got {width_in} and {height_in}")
     heading = wrapped(title, width_in - 0.3, TITLE_PT)
     columns = legend_columns([str(handle.get_label()) for handle in handles], width_in)
-    lines = heading.count("\n") + 1 + math.ceil(len(handles) / columns)
+    for handle in handles:  # plain already; a label that is wider than the figure is broken, not clipped
+        handle.set_label(_broken(str(handle.get_label()), width_in - 0.5))
+    rows = math.ceil(len(handles) / columns)
+    legend_lines = [max(str(h.get_label()).count("\n") + 1 for h in handles[row::rows]) for row in range(rows)]
+    lines = heading.count("\n") + 1 + sum(legend_lines)
     figure = Figure(figsize=(width_in, height_in + LINE_IN * lines), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = _bare_axes(figure)
@@ -61,6 +65,12 @@ def figure_with_legend(title: str, handles: Sequence[Artist], width_in: float, h
     if handles:
         _legend_below(figure, handles, columns)
     return figure, axes
+
+
+def _broken(label: str, width_in: float) -> str:
+    """A label in lines that fit `width_in`, broken behind its commas where that can be."""
+    columns = max(int(width_in * 72 / (LETTER_EM * SMALL_PT)), 8)
+    return "\n".join(textwrap.wrap(label, columns, break_on_hyphens=False))
 
 
 def _bare_axes(figure: Figure) -> Axes:

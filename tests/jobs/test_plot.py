@@ -276,8 +276,32 @@ def test_works_where_torch_cannot_be_imported(tmp_path):
         "from symlab.plots.loss import loss\n"
         "from symlab.rundir import RunDir\n"
         "root = Path(sys.argv[1])\n"
-        "print(plot(RunDir.create(root / 'out'), runs=root / 'runs', plot=loss).summary['figure'])\n"
+        "print(plot(RunDir.create(root / 'out'), runs=root / 'runs', plot=loss).summary['figures'][0])\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_file()
+
+
+def test_losses_of_different_data_do_not_share_an_axis(tmp_path):
+    write_run(tmp_path / "a", "adam")
+    write_run(tmp_path / "b", "gd")
+    digits = write_run(tmp_path / "c", "adam")
+    config = yaml.safe_load((digits / "config.yaml").read_text())
+    config["data"] = {"_target_": "symlab.data.digits.digits"}
+    (digits / "config.yaml").write_text(yaml.safe_dump(config))
+    own, recorder, summary = draw(tmp_path, [tmp_path / name for name in "abc"])
+    assert [Path(figure).name for figure in summary["figures"]] == ["runs_teacher_student.png", "runs_digits.png"]
+    assert set(recorder.table["run"]) == {str(digits)}  # the last figure has the run on digits alone
+    assert len(own.read_rows("runs")) == 9
+
+
+def test_group_by_may_name_a_key_that_only_some_data_have(tmp_path):
+    write_run(tmp_path / "a", "adam")
+    digits = write_run(tmp_path / "c", "adam")
+    config = yaml.safe_load((digits / "config.yaml").read_text())
+    config["data"] = {"_target_": "symlab.data.digits.digits", "image": True}
+    (digits / "config.yaml").write_text(yaml.safe_dump(config))
+    _, recorder, summary = draw(tmp_path, [tmp_path / "a", tmp_path / "c"], group_by=["data.image"])
+    assert len(summary["figures"]) == 2
+    assert set(recorder.table["group"]) == {"image=true"}
