@@ -8,7 +8,6 @@ irreducible piece;  M_k [m_k, m_k]  running second moment;  t  number of the upd
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,25 +23,9 @@ from symlab.optim.structured_moment import (
     second_moments,
     update_moments,
 )
-from symlab.symmetry import Group, WeightSymmetry, infer_symmetry
+from symlab.optim.symo_plan import Coverage, Plan, check_hyperparameters, check_saved, coverage_of, plan_of
+from symlab.symmetry import WeightSymmetry, infer_symmetry
 from symlab.symmetry.spectrum import batched_eigh
-
-
-class Coverage(NamedTuple):
-    """Which rule covers a tensor, and how many weights of it."""
-
-    tensor: str
-    rule: str
-    weights: int
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What SymO does with one parameter group: its symmetry, and which tensors are viewed how."""
-
-    symmetry: WeightSymmetry
-    inside: frozenset[str]  # names that the given symmetry knows
-    work_dtype: torch.dtype  # of gradients and updates: float32 or better
 
 
 class _Gathered(NamedTuple):
@@ -107,7 +90,7 @@ class SymO(Optimizer):
             raise ValueError(f"statistics_dtype must be torch.float32 or torch.float64, got {statistics_dtype}")
         self.symmetry = symmetry
         self.statistics_dtype = statistics_dtype
-        self._plans: list[_Plan] = []
+        self._plans: list[Plan] = []
         defaults = {
             "lr": lr,
             "beta": beta,
@@ -125,34 +108,11 @@ class SymO(Optimizer):
         super().add_param_group(param_group)
         try:
             group = self.param_groups[-1]
-            _check_hyperparameters(group)
-            self._plans.append(self._plan(group))
+            check_hyperparameters(group)
+            self._plans.append(plan_of(group, self.symmetry))
         except ValueError:
             del self.param_groups[-1]
             raise
-
-    def _plan(self, group: Mapping[str, Any]) -> _Plan:
-        if "param_names" not in group:
-            raise ValueError("SymO needs names: pass model.named_parameters(), not model.parameters()")
-        parameters = dict(zip(group["param_names"], group["params"], strict=True))
-        for name, p in parameters.items():
-            if p.is_complex():
-                raise ValueError(f"{name} is complex: SymO takes real parameters")
-            known = self.symmetry.shapes.get(name, p.shape)
-            if known != tuple(p.shape):
-                raise ValueError(f"{name} is {list(p.shape)}, but {list(known)} in the symmetry")
-        devices = {p.device for p in parameters.values()}
-        if len(devices) > 1:
-            raise ValueError(f"one group's parameters must be on one device, got {devices}")
-        inside = [name for name, p in parameters.items() if name in self.symmetry.axes]
-        outside = [name for name, p in parameters.items() if name not in self.symmetry.axes and p.numel() > 0]
-        symmetry = _extend(self.symmetry.restrict(inside), {name: parameters[name].shape for name in outside})
-        wide = any(p.dtype is torch.float64 for p in parameters.values())
-        return _Plan(
-            symmetry=symmetry.coarsen(group["max_block"]),
-            inside=frozenset(inside),
-            work_dtype=torch.float64 if wide else torch.float32,
-        )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -167,13 +127,13 @@ class SymO(Optimizer):
                 self._step_group(group, plan, gathered)
         return loss
 
-    def _gather(self, group: Mapping[str, Any], plan: _Plan) -> _Gathered | None:
+    def _gather(self, group: Mapping[str, Any], plan: Plan) -> _Gathered | None:
         """What one group contributes, checked, before anything is changed; None if no parameter has a gradient."""
-        _check_hyperparameters(group, after_schedule=True)
+        check_hyperparameters(group, after_schedule=True)
         parameters = {n: p for n, p in zip(group["param_names"], group["params"], strict=True) if p.numel() > 0}
         if all(p.grad is None for p in parameters.values()):
             return None
-        gradients = {name: _work_gradient(p, plan, name) for name, p in parameters.items()}  # [1, *shape]
+        gradients = {name: plan.gradient(name, p) for name, p in parameters.items()}  # [1, *shape]
         blocks, dtype = plan.symmetry.blocks, self.statistics_dtype
         pieces = in_precision(blocks, plan.symmetry.split(gradients), dtype)  # [1, m_k, N_k]
         increments = second_moments(blocks, pieces, dtype)  # [m_k, m_k]
@@ -184,12 +144,13 @@ class SymO(Optimizer):
             raise FloatingPointError(f"the gradient of {(bad or list(gradients))[0]} {fault}: nothing was changed")
         return _Gathered(parameters, gradients, pieces, increments)
 
-    def _step_group(self, group: dict[str, Any], plan: _Plan, gathered: _Gathered) -> None:
+    def _step_group(self, group: dict[str, Any], plan: Plan, gathered: _Gathered) -> None:
         parameters, gradients, pieces, increments = gathered
         state = self.state[group["params"][0]]
         state["step"] = step = state.get("step", 0) + 1
         if "moments" not in state:
             state["moments"] = [torch.zeros_like(increment) for increment in increments]
+            state["blocks"] = plan.block_sizes
         update_moments(state["moments"], increments, group["beta"])
         if (step - 1) % group["update_every"] == 0:
             systems = batched_eigh(state["moments"])
@@ -226,13 +187,8 @@ class SymO(Optimizer):
 
     def coverage(self) -> list[Coverage]:
         """One row per tensor: the blocks that hold it, and its number of weights."""
-        rows = []
-        for group, plan in zip(self.param_groups, self._plans, strict=True):
-            for name, p in zip(group["param_names"], group["params"], strict=True):
-                sizes = [b.copies for b in plan.symmetry.blocks if any(piece.tensor == name for piece in b.pieces)]
-                rule = f"symmetry, blocks of {sizes}" if name in plan.inside else "one scalar per tensor"
-                rows.append(Coverage(name, rule if p.numel() else "empty, left alone", p.numel()))
-        return rows
+        pairs = zip(self.param_groups, self._plans, strict=True)
+        return [row for group, plan in pairs for row in coverage_of(group, plan)]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore statistics and settings; every tensor keeps the dtype it was saved with.
@@ -252,7 +208,7 @@ class SymO(Optimizer):
         saved = [i for group in state_dict["param_groups"] for i in group["params"]]
         return list(zip(saved, (p for group in self.param_groups for p in group["params"]), strict=True))
 
-    def _plans_for(self, state_dict: Mapping[str, Any]) -> list[_Plan]:
+    def _plans_for(self, state_dict: Mapping[str, Any]) -> list[Plan]:
         """The plans under the saved settings, checked against the saved blocks."""
         if [len(g["params"]) for g in state_dict["param_groups"]] != [len(g["params"]) for g in self.param_groups]:
             return self._plans  # torch's own loader names this mistake
@@ -261,21 +217,11 @@ class SymO(Optimizer):
             missing = [key for key in self.defaults if key not in saved]
             if missing:
                 raise ValueError(f"the saved state has no {missing[0]}: it is that of another optimizer")
-            _check_hyperparameters(saved, after_schedule=True)
-            plan = self._plan({**group, **saved, "params": group["params"], "param_names": group["param_names"]})
-            first = saved["params"][0] if saved["params"] else None
-            moments = state_dict["state"].get(first, {}).get("moments", [])
-            if any(m.dtype is not self.statistics_dtype for m in moments):
-                raise ValueError(
-                    f"saved statistics are {moments[0].dtype}, this optimizer's are {self.statistics_dtype}:"
-                    " give it the same statistics_dtype"
-                )
-            found = [len(m) for m in moments]
-            expected = [block.copies for block in plan.symmetry.blocks]
-            if found and found != expected:
-                raise ValueError(
-                    f"saved blocks are {found}, this optimizer's are {expected}: another model or symmetry"
-                )
+            check_hyperparameters(saved, after_schedule=True)
+            settings = {**group, **saved, "params": group["params"], "param_names": group["param_names"]}
+            plan = plan_of(settings, self.symmetry)
+            states = [state_dict["state"].get(index, {}) for index in saved["params"]]
+            check_saved(dict(zip(group["param_names"], states, strict=True)), plan, self.statistics_dtype)
             plans.append(plan)
         return plans
 
@@ -319,26 +265,6 @@ def symo(
     )
 
 
-def _extend(symmetry: WeightSymmetry, outside: Mapping[str, torch.Size]) -> WeightSymmetry:
-    """The symmetry with further tensors, each with axes of its own under O(n): one scalar per tensor."""
-    axes, shapes, groups = dict(symmetry.axes), dict(symmetry.shapes), dict(symmetry.groups)
-    for name, shape in outside.items():
-        shapes[name] = tuple(shape) or (1,)
-        axes[name] = tuple(f"outside:{name}:{d}" for d in range(len(shapes[name])))
-        groups.update(dict.fromkeys(axes[name], Group.ORTHOGONAL))
-    return WeightSymmetry(axes, shapes, groups)
-
-
-def _work_gradient(p: Tensor, plan: _Plan, name: str) -> Tensor:
-    """The gradient (zero where there is none) as [1, *shape] in the working dtype."""
-    shape = plan.symmetry.shapes[name]
-    if p.grad is not None and p.grad.layout is not torch.strided:
-        raise ValueError(f"the gradient of {name} is sparse: SymO takes dense gradients")
-    if p.grad is None:
-        return p.new_zeros(1, *shape, dtype=plan.work_dtype)
-    return p.grad.to(plan.work_dtype).reshape(1, *shape)
-
-
 def _copied(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.detach().to(device, copy=True)
@@ -347,22 +273,3 @@ def _copied(value: Any, device: torch.device) -> Any:
     if isinstance(value, list):
         return [_copied(item, device) for item in value]
     return value
-
-
-def _check_hyperparameters(group: Mapping[str, Any], after_schedule: bool = False) -> None:
-    lr = group["lr"]
-    if not (math.isfinite(lr) and (lr > 0 or (after_schedule and lr == 0))):
-        raise ValueError(f"lr must be positive and finite, got {lr}")
-    for key, low, high, closed in (
-        ("beta", 0.0, 1.0, False),
-        ("momentum", 0.0, 1.0, False),
-        ("damping", 0.0, math.inf, False),
-        ("exponent", -1.0, 0.0, True),
-        ("weight_decay", 0.0, math.inf, False),
-    ):
-        value = group[key]
-        if not (low <= value < high or (closed and value == high)):
-            raise ValueError(f"{key} must lie in [{low:g}, {high:g}{']' if closed else ')'}, got {value}")
-    for key in ("update_every", "max_block"):
-        if not (isinstance(group[key], int) and group[key] >= 1):
-            raise ValueError(f"{key} must be a whole number of at least 1, got {group[key]}")

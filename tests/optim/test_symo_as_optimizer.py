@@ -94,11 +94,48 @@ def test_state_of_another_model_is_refused_and_changes_nothing():
     axes, shapes = reference.mlp_axes((6, 3, 2), False)
     _, other = make(WeightSymmetry(axes, shapes, {"h1": Group.SIGNED_PERMUTATION}))
     before = other.state_dict()
-    with pytest.raises(ValueError, match=r"saved blocks are \[6\], this optimizer's are \[8\]"):
+    with pytest.raises(ValueError, match=r"saved block 0 is 6 x dimension 3 .*, this optimizer's is 8 x dimension 3"):
         other.load_state_dict(optimizer.state_dict())
     assert other.state_dict() == before
     with pytest.raises(ValueError, match="different number of parameter groups"):
         other.load_state_dict({"state": {}, "param_groups": []})
+
+
+def square(label, sizes=(5, 4), group=Group.PERMUTATION):
+    """One tensor with both axes under a group: blocks of one copy each, whatever the sizes."""
+    return WeightSymmetry({label: ("r", "c")}, {label: sizes}, dict.fromkeys("rc", group))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (square("W", (6, 4)), r"saved block \d is 1 x dimension 4 .*, this optimizer's is 1 x dimension 5"),
+        (square("W", (5, 4), Group.ORTHOGONAL), "the saved state has 4 blocks, this optimizer 1"),
+    ],
+)
+def test_state_of_another_width_with_as_many_copies_is_refused(other, message):
+    params, optimizer = make(square("W"))
+    run(params, optimizer, gradients(params, 2))
+    _, twin = make(other)
+    with pytest.raises(ValueError, match=message):
+        twin.load_state_dict(optimizer.state_dict())
+
+
+def test_momentum_of_another_shape_is_refused():
+    params, optimizer = make(square("W", (5, 4), Group.ORTHOGONAL), momentum=0.9)
+    run(params, optimizer, gradients(params, 1))
+    _, twin = make(square("W", (4, 5), Group.ORTHOGONAL), momentum=0.9)  # the same blocks: 1 x dimension 20
+    with pytest.raises(ValueError, match=r"saved momentum of W is \[5, 4\], the parameter is \[4, 5\]"):
+        twin.load_state_dict(optimizer.state_dict())
+
+
+def test_statistics_without_their_blocks_are_refused():
+    params, optimizer = make(two_layer())
+    run(params, optimizer, gradients(params, 1))
+    state = optimizer.state_dict()
+    del state["state"][0]["blocks"]
+    with pytest.raises(ValueError, match="the saved state has no blocks"):
+        make(two_layer())[1].load_state_dict(state)
 
 
 def test_a_state_saved_where_the_schedule_is_at_zero_loads():
@@ -202,7 +239,9 @@ def test_parameters_that_start_or_end_as_other_dtypes():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({"lr": lr}, f"lr must be positive and finite, got {lr}") for lr in (0, -1, math.nan, math.inf)),
+        *(({"lr": lr}, f"lr must be positive and finite, got {lr}") for lr in (0, -1, math.nan, math.inf, True)),
+        ({"momentum": False}, r"momentum must lie in \[0, 1\), got False"),
+        ({"max_block": True}, "max_block must be a whole number of at least 1, got True"),
         ({"beta": 1.0}, r"beta must lie in \[0, 1\), got 1.0"),
         ({"beta": math.nan}, r"beta must lie in \[0, 1\), got nan"),
         ({"momentum": -0.1}, r"momentum must lie in \[0, 1\), got -0.1"),
