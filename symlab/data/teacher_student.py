@@ -22,6 +22,7 @@ TEACHER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "erf": torch.erf,
     "identity": lambda hidden: hidden,
 }
+TEACHER_EXPONENTS = {"normal": -0.5, "narrow_normal": -1.0}  # of fan_in, in the standard deviation of the weights
 Layer = tuple[Tensor, Tensor]  # weight [out, in], bias [out]
 
 
@@ -34,6 +35,7 @@ def teacher_student(
     hidden: Sequence[int] = (70,),
     output_size: int = 40,
     activation: str = "tanh",
+    init: str = "normal",
     bias_std: float = 0.0,
     noise_std: float = 0.0,
     spectrum_start: float = 0.0,
@@ -44,8 +46,9 @@ def teacher_student(
     lambda = logspace(spectrum_start, spectrum_stop, input_size) in powers of 10 are the eigenvalues of
     the input *covariance* (variances, so standard deviations are their square roots), Q a uniformly
     random orthogonal matrix. The teacher f* has sizes input_size, *hidden, output_size, weights N(0,
-    1/fan_in), biases N(0, bias_std^2) (0: no biases), `activation` between the layers and none at the
-    output; E is standard normal, on both splits. Train and test rows share teacher and Q.
+    1/fan_in) (`init` normal) or N(0, 1/fan_in^2) (narrow_normal), biases N(0, bias_std^2) (0: no biases),
+    `activation` between the layers and none at the output; E is standard normal, on both splits. Train and
+    test rows share teacher and Q.
 
     All draws come from `seed` alone, in separate streams: another `num_train` leaves teacher and test
     rows as they were. float64, inputs [N, input_size], targets [N, output_size].
@@ -53,7 +56,7 @@ def teacher_student(
     `references["linear least squares"]` is the test loss ||X W - Y||_F^2 / (2n) of the linear
     least-squares fit to the training rows; the fit has an intercept exactly when bias_std > 0.
 
-    Raises ValueError or TypeError for a number out of range or an unknown activation.
+    Raises ValueError or TypeError for a number out of range or an unknown activation or init.
     """
     sizes = [input_size, *hidden, output_size]
     _check_counts(seed=seed, num_train=num_train, num_test=num_test, sizes=sizes)
@@ -61,10 +64,12 @@ def teacher_student(
     finite_number("noise_std", noise_std, least=0.0)
     if activation not in TEACHER_ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(TEACHER_ACTIVATIONS)}, got {activation!r}")
+    if init not in TEACHER_EXPONENTS:
+        raise ValueError(f"init must be one of {', '.join(TEACHER_EXPONENTS)}, got {init!r}")
 
     teacher_stream, train_stream, test_stream = _streams(seed, 3)
     root = _covariance_root(input_size, spectrum_start, spectrum_stop, teacher_stream)  # [d, d]
-    layers = _teacher(sizes, bias_std, teacher_stream)
+    layers = _teacher(sizes, TEACHER_EXPONENTS[init], bias_std, teacher_stream)
 
     def draw(rows: int, stream: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs = torch.randn(rows, input_size, generator=stream, dtype=torch.float64) @ root  # [N, d]
@@ -128,10 +133,10 @@ def _covariance_root(size: int, start: float, stop: float, generator: torch.Gene
     return eigenvalues.sqrt()[:, None] * q.T  # [d, d]
 
 
-def _teacher(sizes: Sequence[int], bias_std: float, generator: torch.Generator) -> list[Layer]:
+def _teacher(sizes: Sequence[int], exponent: float, bias_std: float, generator: torch.Generator) -> list[Layer]:
     layers = []
     for fan_in, fan_out in pairwise(sizes):
-        weight = torch.randn(fan_out, fan_in, generator=generator, dtype=torch.float64) * fan_in**-0.5
+        weight = torch.randn(fan_out, fan_in, generator=generator, dtype=torch.float64) * fan_in**exponent
         bias = bias_std * torch.randn(fan_out, generator=generator, dtype=torch.float64)
         layers.append((weight, bias))
     return layers

@@ -134,3 +134,13 @@ def test_bad_values_are_named(keys, words):
 def test_wrong_types_are_named(keys):
     with pytest.raises(TypeError, match=next(iter(keys))):
         teacher_student(**(SMALL | keys))
+
+
+def test_narrow_teacher_has_weights_smaller_by_the_root_of_fan_in():
+    """A linear teacher with narrow weights is the normal one with each layer divided by sqrt(fan_in)."""
+    normal = teacher_student(**SMALL, activation="identity")
+    narrow = teacher_student(**SMALL, activation="identity", init="narrow_normal")
+    torch.testing.assert_close(narrow.train_targets, normal.train_targets / math.sqrt(6 * 5))
+    torch.testing.assert_close(narrow.train_inputs, normal.train_inputs)
+    with pytest.raises(ValueError, match="init must be one of normal, narrow_normal, got 'wide'"):
+        teacher_student(**SMALL, init="wide")
