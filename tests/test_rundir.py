@@ -438,6 +438,13 @@ def test_append_keeps_a_table_of_another_writer(run: RunDir) -> None:
     assert run.read_rows() == [{"step": 0, "loss": 0.5}, {"step": 1, "loss": 0.25}]
 
 
+def test_rows_that_are_not_wanted_go(run: RunDir) -> None:
+    run.keep_rows(lambda row: False, "blocks")  # no table, nothing to drop
+    run.append_rows([{"seed": seed, "value": seed / 3, "text": "a,b"} for seed in range(4)], table="blocks")
+    run.keep_rows(lambda row: row["seed"] in (1, 3), "blocks")
+    assert run.read_rows("blocks") == [{"seed": seed, "value": seed / 3, "text": "a,b"} for seed in (1, 3)]
+
+
 # ---- arrays
 
 

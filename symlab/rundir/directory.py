@@ -15,7 +15,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -175,6 +175,11 @@ class RunDir:
         """Drop the rows after `last_step`, which a resumed run writes anew; nothing if there is no table."""
         if self._table(table).exists():
             tables.truncate_rows(self._table(table), last_step)
+
+    def keep_rows(self, wanted: Callable[[dict[str, Any]], bool], table: str = "metrics") -> None:
+        """Drop the rows that are not `wanted`, which a resumed run writes anew; nothing if there is no table."""
+        if self._table(table).exists():
+            tables.keep_rows(self._table(table), wanted)
 
     def read_rows(self, table: str = "metrics") -> list[dict[str, Any]]:
         """The rows of <table>.csv; none if there is no table yet."""

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -61,12 +61,16 @@ def truncate_rows(path: Path, last_step: int) -> None:
 
     Raises BadInput, naming the file, where a row has no whole number in the column `step`.
     """
-    rows = read_rows(path)
-    columns = _columns(path)
-    for row in rows:
+    for row in read_rows(path):
         if not isinstance(row.get("step"), int):
             raise BadInput(f"{path}: a row without a whole number in the column step: {row}")
-    kept = [row for row in rows if row["step"] <= last_step]
+    keep_rows(path, lambda row: row["step"] <= last_step)
+
+
+def keep_rows(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
+    """Drop the rows that are not `wanted`, in one atomic replacement."""
+    columns = _columns(path)
+    kept = [row for row in read_rows(path) if wanted(row)]
     lines = [_line(columns), *(_line(_cells(row, columns, path)) for row in kept)] if columns else []
     write_text(path, "".join(lines))
 
