@@ -1,17 +1,40 @@
 """The isotypic blocks of a weight space: which pieces of which tensors share one matrix M_k.
 
-Legend: k  block, named by the set of axes in state s (mean removed, or whole for B_n and O(n));
+Legend: k  block, named by the axes in state s (mean removed, or whole for B_n and O(n)) and the two-index states;
 D_k  dimension of its irreducible piece;  m_k  number of copies;  N_k  coordinates per copy (product of axis sizes).
 """
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from symlab.symmetry.groups import Group
+from symlab.symmetry.layout import Part
+from symlab.symmetry.two_index import TwoIndexPiece, two_index_pieces
+
+_Irrep = tuple[str, str]  # axis and kind of piece
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two dimensions of a part that one axis of n units indexes, in one of the pieces of R^n (x) R^n."""
+
+    dims: tuple[int, int]
+    size: int
+    piece: TwoIndexPiece
+
+    def extract(self, x: Tensor) -> Tensor:
+        """[S, ..., n, ..., n, ...] -> the same with the coordinates' sizes in the two dimensions."""
+        first, second = self.dims[0] + 1, self.dims[1] + 1
+        return self.piece.extract(x.movedim((first, second), (-2, -1))).movedim((-2, -1), (first, second))
+
+    def embed(self, x: Tensor) -> Tensor:
+        """The adjoint of `extract`."""
+        first, second = self.dims[0] + 1, self.dims[1] + 1
+        return self.piece.embed(x.movedim((first, second), (-2, -1)), self.size).movedim((-2, -1), (first, second))
 
 
 @dataclass(frozen=True)
@@ -19,21 +42,25 @@ class Piece:
     """The part of one tensor that lies in one block: rows `start:stop` of the block's [m_k, N_k] matrix."""
 
     tensor: str
+    part: int  # number of the part, counted over all tensors
     start: int
     stop: int
     mean_dims: tuple[int, ...]  # dimensions in state t: projected on 1/sqrt(n)
     centred_dims: tuple[int, ...]  # permutation dimensions in state s: mean removed
-    order: tuple[int, ...]  # dimensions of the tensor, first those that count copies, then the block's axes
+    pairs: tuple[Pair, ...]  # dimensions that share an axis
+    order: tuple[int, ...]  # dimensions of the part, first those that count copies, then the block's axes
     ordered_shape: tuple[int, ...]  # sizes after the projection, in that order
     scale: float  # product over mean_dims of 1/sqrt(n)
 
     def extract(self, tensor: Tensor) -> Tensor:
-        """The piece's rows [S, stop - start, N_k] of a batch of tensors [S, *shape]."""
+        """The piece's rows [S, stop - start, N_k] of a batch of parts [S, *shape]."""
         x = tensor
         if self.mean_dims:
             x = x.sum([d + 1 for d in self.mean_dims], keepdim=True) * self.scale
         for d in self.centred_dims:
             x = x - x.mean(d + 1, keepdim=True)
+        for pair in self.pairs:
+            x = pair.extract(x)
         x = x.permute(0, *(d + 1 for d in self.order))
         return x.reshape(x.shape[0], self.stop - self.start, -1)
 
@@ -42,6 +69,8 @@ class Piece:
         x = rows.reshape(rows.shape[0], *self.ordered_shape)
         inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
         x = x.permute(0, *(i + 1 for i in inverse))
+        for pair in self.pairs:
+            x = pair.embed(x)
         return x * self.scale if self.mean_dims else x
 
 
@@ -65,55 +94,97 @@ def irreducible_dimension(group: Group, n: int) -> int:
     return n - 1 if group is Group.PERMUTATION else n
 
 
+@dataclass(frozen=True)
+class _State:
+    """One axis of a part in one irreducible piece. kind: None trivial, "" that of one index, else see two_index."""
+
+    label: str
+    kind: str | None
+    dimension: int
+    dims: tuple[int, ...]  # dimensions of the part that index the piece's coordinates
+    pair: Pair | None = None
+
+    @property
+    def irrep(self) -> _Irrep:
+        return (self.label, self.kind or "")
+
+
 def build_blocks(
-    axes: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int], groups: Mapping[str, Group]
+    parts: Sequence[tuple[str, Part]], sizes: Mapping[str, int], groups: Mapping[str, Group]
 ) -> tuple[Block, ...]:
-    """All blocks, the one without axes (invariant vectors) first; `groups` holds the non-free axes only."""
+    """All blocks, the one without axes (invariant vectors) first, of (tensor's name, part).
+
+    `groups` holds the non-free axes only; none of them occurs more than twice in one part.
+    """
     rank = {label: i for i, label in enumerate(sizes)}
-    pieces: dict[tuple[str, ...], list[Piece]] = {}
-    orders: dict[frozenset[str], tuple[str, ...]] = {}  # a block's axes in the order of its first tensor
-    for name, labels in axes.items():
-        permuted = [a for a in labels if groups.get(a) is Group.PERMUTATION]
-        always = [a for a in labels if a in groups and a not in permuted]
-        for count in range(len(permuted) + 1):
-            for chosen in itertools.combinations(permuted, count):
-                members = frozenset((*always, *chosen))
-                block_axes = orders.setdefault(members, tuple(a for a in labels if a in members))
-                rows = pieces.setdefault(block_axes, [])
-                start = rows[-1].stop if rows else 0
-                rows.append(_piece(name, labels, sizes, permuted, block_axes, start))
-    ordered = sorted(pieces, key=lambda block_axes: (len(block_axes), sorted(rank[a] for a in block_axes)))
+    pieces: dict[frozenset[_Irrep], list[Piece]] = {}
+    models: dict[frozenset[_Irrep], list[_State]] = {}  # the states that a block's first part has, in its order
+    for number, (name, part) in enumerate(parts):
+        for states in itertools.product(*_states(part, groups)):
+            moving = {state.irrep: state for state in states if state.kind is not None}
+            block = frozenset(moving)
+            model = models.setdefault(block, sorted(moving.values(), key=lambda state: state.dims))
+            rows = pieces.setdefault(block, [])
+            block_dims = [d for state in model for d in moving[state.irrep].dims]
+            rows.append(_piece(name, number, part, groups, states, block_dims, rows[-1].stop if rows else 0))
+    ordered = sorted(pieces, key=lambda block: (len(block), sorted((rank[label], kind) for label, kind in block)))
     return tuple(
         Block(
-            axes=block_axes,
-            dimension=math.prod(irreducible_dimension(groups[a], sizes[a]) for a in block_axes),
-            coordinates=math.prod(sizes[a] for a in block_axes),
-            copies=pieces[block_axes][-1].stop,
-            pieces=tuple(pieces[block_axes]),
+            axes=tuple(f"{state.label}:{state.kind}" if state.kind else state.label for state in models[block]),
+            dimension=math.prod(state.dimension for state in models[block]),
+            coordinates=math.prod(sizes[state.label] ** len(state.dims) for state in models[block]),
+            copies=pieces[block][-1].stop,
+            pieces=tuple(pieces[block]),
         )
-        for block_axes in ordered
+        for block in ordered
     )
+
+
+def _states(part: Part, groups: Mapping[str, Group]) -> list[list[_State]]:
+    """For each non-free axis of a part, the irreducible pieces that it can be in."""
+    options = []
+    for label in dict.fromkeys(a for a in part.labels if a in groups):
+        group, dims = groups[label], tuple(d for d, a in enumerate(part.labels) if a == label)
+        n = part.shape[dims[0]]
+        if len(dims) == 1:
+            moving = [_State(label, "", irreducible_dimension(group, n), dims)]
+            options.append([_State(label, None, 1, ()), *moving] if group is Group.PERMUTATION else moving)
+        else:
+            first, second = dims
+            options.append(
+                [
+                    _State(label, piece.kind, piece.dimension, dims[: piece.indices], Pair((first, second), n, piece))
+                    for piece in two_index_pieces(group, n)
+                ]
+            )
+    return options
 
 
 def _piece(
     name: str,
-    labels: tuple[str, ...],
-    sizes: Mapping[str, int],
-    permuted: list[str],
-    block_axes: tuple[str, ...],
+    number: int,
+    part: Part,
+    groups: Mapping[str, Group],
+    states: Sequence[_State],
+    block_dims: Sequence[int],
     start: int,
 ) -> Piece:
-    mean_dims = tuple(d for d, a in enumerate(labels) if a in permuted and a not in block_axes)
-    copy_dims = [d for d, a in enumerate(labels) if a not in block_axes]
-    order = (*copy_dims, *(labels.index(a) for a in block_axes))
-    shape = tuple(1 if d in mean_dims else sizes[a] for d, a in enumerate(labels))
+    pairs = tuple(state.pair for state in states if state.pair)
+    paired = {d for pair in pairs for d in pair.dims}
+    permuted = [d for d, a in enumerate(part.labels) if groups.get(a) is Group.PERMUTATION and d not in paired]
+    mean_dims = tuple(d for d in permuted if d not in block_dims)
+    copy_dims = [d for d in range(len(part.shape)) if d not in block_dims]
+    shape = [1 if d in mean_dims or (d in paired and d not in block_dims) else n for d, n in enumerate(part.shape)]
+    order = (*copy_dims, *block_dims)
     return Piece(
         tensor=name,
+        part=number,
         start=start,
         stop=start + math.prod(shape[d] for d in copy_dims),
         mean_dims=mean_dims,
-        centred_dims=tuple(d for d, a in enumerate(labels) if a in permuted and a in block_axes),
+        centred_dims=tuple(d for d in permuted if d in block_dims),
+        pairs=pairs,
         order=order,
         ordered_shape=tuple(shape[d] for d in order),
-        scale=math.prod(sizes[labels[d]] ** -0.5 for d in mean_dims),
+        scale=math.prod(part.shape[d] ** -0.5 for d in mean_dims),
     )

@@ -163,10 +163,11 @@ class InvariantOperator:
 
     def _require_same(self, other: "InvariantOperator") -> None:
         mine, theirs = self.symmetry, other.symmetry
-        if mine is not theirs and (mine.axes, mine.shapes, mine.groups) != (
+        if mine is not theirs and (mine.axes, mine.shapes, mine.groups, mine.sizes) != (
             theirs.axes,
             theirs.shapes,
             theirs.groups,
+            theirs.sizes,
         ):
             raise ValueError(f"operators belong to different symmetries: {mine} and {theirs}")
 

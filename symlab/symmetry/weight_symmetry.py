@@ -7,6 +7,7 @@ Legend: P  number of weights;  S  number of samples;  k  isotypic block;  D_k  d
 m_k  number of copies;  G_k [m_k, N_k]  the pieces of a gradient in block k;  M_k [m_k, m_k]  structured matrix.
 """
 
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -16,40 +17,53 @@ from torch import Tensor
 from symlab.symmetry.blocks import Block, build_blocks
 from symlab.symmetry.groups import Group, random_matrix
 from symlab.symmetry.invariant_operator import InvariantOperator
+from symlab.symmetry.layout import Axis, Part, TensorLayout, axis_sizes, plain_if_single, tensor_layout
 
 
 class WeightSymmetry:
     """Sigma = direct sum over blocks k of M_k (x) I_{D_k}: every matrix on weight space that commutes with the group.
 
-    Two dimensions of two tensors carry the same axis label when they index the same units. Each axis has a group
-    (absent in `groups`: free). The full group is the product over axes.
+    Two dimensions of two tensors carry the same axis label when they index the same units. A dimension indexed by
+    several axes (a concatenation, a flattened product) carries a `Composite`. Each axis has a group (absent in
+    `groups`: free). The full group is the product over axes.
 
     Args:
-        axes: parameter name -> its axis labels, one per dimension. `()` for a 0-d parameter, which is a single
-            invariant coordinate.
+        axes: parameter name -> its axes, one label or `Composite` per dimension. `()` for a 0-d parameter, which is a
+            single invariant coordinate.
         shapes: parameter name -> its shape. The order of `axes` is the order of the dense matrix.
         groups: axis label -> its group.
+        sizes: axis label -> number of units, for the labels that occur in composites only.
 
     An axis of size 1 under a permutation group has no standard piece (S_1 is trivial) and is treated as free; under
-    signed permutations or O(1) it keeps its sign flip. An axis that occurs twice in one tensor (a recurrent matrix
-    W[h, h], tied weights) would need a larger algebra: it is treated as free everywhere, with a warning.
+    signed permutations or O(1) it keeps its sign flip. An axis that indexes two dimensions of one tensor (a recurrent
+    matrix W[h, h], tied weights) acts on both at once: see two_index for its pieces. One that occurs three times or
+    more in one tensor (in one part of it, if its dimensions are composite) is treated as free everywhere, with a
+    warning.
 
     Raises:
         ValueError: names of `axes` and `shapes` differ, number of labels and dimensions differ, one label has two
-            sizes, a tensor is empty, or `groups` names an axis that no tensor has.
+            sizes or none, the segments of a composite do not add up to the dimension, a tensor is empty, or `groups`
+            names an axis that no tensor has.
     """
 
     def __init__(
         self,
-        axes: Mapping[str, Sequence[str]],
+        axes: Mapping[str, Sequence[Axis]],
         shapes: Mapping[str, Sequence[int]],
         groups: Mapping[str, Group],
+        sizes: Mapping[str, int] | None = None,
     ) -> None:
-        self.axes: dict[str, tuple[str, ...]] = {name: tuple(labels) for name, labels in axes.items()}
+        self.axes: dict[str, tuple[Axis, ...]] = {
+            name: tuple(plain_if_single(axis) for axis in row) for name, row in axes.items()
+        }
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(shapes[name]) for name in axes if name in shapes}
-        self.sizes = _axis_sizes(self.axes, shapes)  # label -> size
-        self.groups: dict[str, Group] = _nontrivial_groups(self.axes, self.sizes, groups)  # non-free axes only
-        self.blocks: tuple[Block, ...] = build_blocks(self.axes, self.sizes, self.groups)
+        self.sizes = axis_sizes(self.axes, shapes, sizes or {})  # label -> size
+        self.layouts: dict[str, TensorLayout] = {
+            name: tensor_layout(row, self.shapes[name], self.sizes) for name, row in self.axes.items()
+        }
+        parts = [(name, part) for name, layout in self.layouts.items() for part in layout.parts]
+        self.groups: dict[str, Group] = _nontrivial_groups(parts, self.sizes, groups)  # non-free axes only
+        self.blocks: tuple[Block, ...] = build_blocks(parts, self.sizes, self.groups)
 
     def __repr__(self) -> str:
         groups = ", ".join(f"{label}[{self.sizes[label]}]: {g.value}" for label, g in self.groups.items())
@@ -80,9 +94,24 @@ class WeightSymmetry:
         if missing:
             raise ValueError(f"not part of the symmetry: {missing}; it has {list(self.axes)}")
         axes = {name: self.axes[name] for name in names}
-        labels = {label for row in axes.values() for label in row}
+        labels = {label for name in names for part in self.layouts[name].parts for label in part.labels}
         groups = {label: g for label, g in self.groups.items() if label in labels}
-        return WeightSymmetry(axes, {name: self.shapes[name] for name in names}, groups)
+        return WeightSymmetry(axes, {name: self.shapes[name] for name in names}, groups, self.sizes)
+
+    def with_groups(self, groups: Mapping[str, Group]) -> "WeightSymmetry":
+        """The same axes under other groups: those of `groups` for the labels that it names, as before for the rest.
+
+        A smaller group than the model's (`TRIVIAL` makes an axis free) has a larger commutant: what commutes with the
+        model's group is still represented exactly. A larger one than the model's is an approximation, as in `coarsen`:
+        `project` then averages over transformations that do change the function.
+
+        Raises:
+            ValueError: a label is not part of the symmetry.
+        """
+        unknown = sorted(set(groups) - set(self.sizes))
+        if unknown:
+            raise ValueError(f"not axes of the symmetry: {unknown}; it has {list(self.sizes)}")
+        return WeightSymmetry(self.axes, self.shapes, {**self.groups, **groups}, self.sizes)
 
     def coarsen(self, max_block: int) -> "WeightSymmetry":
         """A larger group whose blocks have m_k <= `max_block` where that can be had.
@@ -97,19 +126,18 @@ class WeightSymmetry:
             raise ValueError(f"max_block must be at least 1, got {max_block}")
         symmetry = self
         while True:
-            large = [block for block in symmetry.blocks if block.copies > max_block]
+            large = {piece.part for block in symmetry.blocks if block.copies > max_block for piece in block.pieces}
+            parts = [part for layout in symmetry.layouts.values() for part in layout.parts]
+            often = {label for part in parts for label in part.labels if part.labels.count(label) > 2}
             free = [
                 label
-                for block in large
-                for piece in block.pieces
-                for label in symmetry.axes[piece.tensor]
-                if label not in symmetry.groups and symmetry.sizes[label] > 1
+                for number in sorted(large)
+                for label in parts[number].labels
+                if label not in symmetry.groups and symmetry.sizes[label] > 1 and label not in often
             ]
-            once = [a for a in free if all(labels.count(a) <= 1 for labels in symmetry.axes.values())]
-            if not once:
+            if not free:
                 return symmetry
-            largest = max(once, key=symmetry.sizes.__getitem__)
-            symmetry = WeightSymmetry(symmetry.axes, symmetry.shapes, {**symmetry.groups, largest: Group.ORTHOGONAL})
+            symmetry = symmetry.with_groups({max(free, key=symmetry.sizes.__getitem__): Group.ORTHOGONAL})
 
     def random_element(self, generator: torch.Generator) -> dict[str, Tensor]:
         """A uniformly random group element: axis label -> matrix g [n, n] (float64, CPU), for the non-free axes."""
@@ -121,32 +149,36 @@ class WeightSymmetry:
         `element` maps axis labels to matrices [n, n]; an axis that it lacks is left alone. `tensors` may hold any
         subset of the parameters, each with an optional leading sample dimension.
         """
-        return {name: self._act_on(element, name, tensor) for name, tensor in tensors.items()}
-
-    def _act_on(self, element: Mapping[str, Tensor], name: str, tensor: Tensor) -> Tensor:
-        lead = tensor.ndim - len(self.axes[name])
-        for d, label in enumerate(self.axes[name]):
-            if label in element:
-                g = element[label].to(tensor)
-                tensor = torch.tensordot(tensor, g, dims=([d + lead], [1])).movedim(-1, d + lead)
-        return tensor
+        moved = {}
+        for name, tensor in tensors.items():
+            layout = self.layouts[name]
+            lead = tensor.shape[: tensor.ndim - len(layout.shape)]
+            batch = tensor.reshape(-1, *layout.shape)  # [S, *shape]
+            parts = [_act_on(element, part, x) for part, x in zip(layout.parts, layout.cut(batch), strict=True)]
+            moved[name] = layout.join(parts).reshape(*lead, *layout.shape)
+        return moved
 
     def split(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         """G_k [S, m_k, N_k] for each block k, from tensors [S, *shape] (one sample dimension, always there).
 
         A result may share memory with the tensor that it comes from.
         """
-        rows = [[piece.extract(tensors[piece.tensor]) for piece in block.pieces] for block in self.blocks]
+        parts = [part for name, layout in self.layouts.items() for part in layout.cut(tensors[name])]
+        rows = [[piece.extract(parts[piece.part]) for piece in block.pieces] for block in self.blocks]
         return [torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0] for pieces in rows]
 
     def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
         """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k] (mean free along permutation axes)."""
-        tensors: dict[str, Tensor] = {}
+        parts: dict[int, Tensor] = {}
         for block, rows in zip(self.blocks, pieces, strict=True):
             for piece in block.pieces:
-                part = piece.embed(rows[:, piece.start : piece.stop])
-                tensors[piece.tensor] = tensors[piece.tensor] + part if piece.tensor in tensors else part
-        return {name: tensors[name].expand(-1, *self.shapes[name]) for name in self.axes}
+                x = piece.embed(rows[:, piece.start : piece.stop])
+                parts[piece.part] = parts[piece.part] + x if piece.part in parts else x
+        ordered = iter([parts[number] for number in range(len(parts))])
+        return {
+            name: layout.join(list(itertools.islice(ordered, len(layout.parts))))
+            for name, layout in self.layouts.items()
+        }
 
     def project(self, tensors: Mapping[str, Tensor]) -> InvariantOperator:
         """The Reynolds operator on an outer product: average over g of (g v)(g v)^T; M_k = G_k G_k^T / D_k.
@@ -228,24 +260,16 @@ def _numel(shape: Sequence[int]) -> int:
     return int(torch.Size(shape).numel())
 
 
-def _axis_sizes(axes: Mapping[str, tuple[str, ...]], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    if set(axes) != set(shapes):
-        raise ValueError(f"axes and shapes must name the same tensors, differ in {sorted(set(axes) ^ set(shapes))}")
-    sizes: dict[str, int] = {}
-    for name, labels in axes.items():
-        shape = tuple(shapes[name])
-        if len(labels) != len(shape):
-            raise ValueError(f"{name} has {len(shape)} dimensions {list(shape)} but {len(labels)} labels {labels}")
-        if 0 in shape:
-            raise ValueError(f"{name} is empty: shape {list(shape)}; leave empty tensors out of the symmetry")
-        for label, n in zip(labels, shape, strict=True):
-            if sizes.setdefault(label, n) != n:
-                raise ValueError(f"axis {label!r} has size {sizes[label]} elsewhere but {n} in {name} {list(shape)}")
-    return sizes
+def _act_on(element: Mapping[str, Tensor], part: Part, x: Tensor) -> Tensor:
+    """The element on each dimension of a batch of parts [S, *part.shape]."""
+    for d, label in enumerate(part.labels):
+        if label in element:
+            x = torch.tensordot(x, element[label].to(x), dims=([d + 1], [1])).movedim(-1, d + 1)
+    return x
 
 
 def _nontrivial_groups(
-    axes: Mapping[str, tuple[str, ...]], sizes: Mapping[str, int], groups: Mapping[str, Group]
+    parts: Sequence[tuple[str, Part]], sizes: Mapping[str, int], groups: Mapping[str, Group]
 ) -> dict[str, Group]:
     unknown = sorted(set(groups) - set(sizes))
     if unknown:
@@ -255,10 +279,11 @@ def _nontrivial_groups(
         group = groups.get(label, Group.TRIVIAL)
         if group is Group.TRIVIAL or (group is Group.PERMUTATION and n == 1):
             continue
-        twice = [name for name, labels in axes.items() if labels.count(label) > 1]
-        if twice:
+        often = [name for name, part in parts if part.labels.count(label) > 2]
+        if often:
             warnings.warn(
-                f"axis {label!r} occurs twice in {twice[0]}: treated as free (its symmetry needs a larger algebra)",
+                f"axis {label!r} occurs more than twice in {often[0]}: treated as free (its symmetry needs a larger "
+                "algebra)",
                 stacklevel=3,
             )
             continue
