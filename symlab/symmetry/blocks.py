@@ -20,7 +20,7 @@ _Irrep = tuple[str, str]  # axis and kind of piece
 
 @dataclass(frozen=True)
 class Pair:
-    """Two dimensions of a part that one axis of n units indexes, in one of the pieces of R^n (x) R^n."""
+    """Two dimensions of a batch of parts that one axis of n units indexes, in one of the pieces of R^n (x) R^n."""
 
     dims: tuple[int, int]
     size: int
@@ -28,18 +28,19 @@ class Pair:
 
     def extract(self, x: Tensor) -> Tensor:
         """[S, ..., n, ..., n, ...] -> the same with the coordinates' sizes in the two dimensions."""
-        first, second = self.dims[0] + 1, self.dims[1] + 1
-        return self.piece.extract(x.movedim((first, second), (-2, -1))).movedim((-2, -1), (first, second))
+        return self.piece.extract(x.movedim(self.dims, (-2, -1))).movedim((-2, -1), self.dims)
 
     def embed(self, x: Tensor) -> Tensor:
         """The adjoint of `extract`."""
-        first, second = self.dims[0] + 1, self.dims[1] + 1
-        return self.piece.embed(x.movedim((first, second), (-2, -1)), self.size).movedim((-2, -1), (first, second))
+        return self.piece.embed(x.movedim(self.dims, (-2, -1)), self.size).movedim((-2, -1), self.dims)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """The part of one tensor that lies in one block: rows `start:stop` of the block's [m_k, N_k] matrix."""
+    """The part of one tensor that lies in one block: rows `start:stop` of the block's [m_k, N_k] matrix.
+
+    Dimensions are those of a batch of parts [S, *shape].
+    """
 
     tensor: str
     part: int  # number of the part, counted over all tensors
@@ -48,27 +49,25 @@ class Piece:
     mean_dims: tuple[int, ...]  # dimensions in state t: projected on 1/sqrt(n)
     centred_dims: tuple[int, ...]  # permutation dimensions in state s: mean removed
     pairs: tuple[Pair, ...]  # dimensions that share an axis
-    order: tuple[int, ...]  # dimensions of the part, first those that count copies, then the block's axes
-    ordered_shape: tuple[int, ...]  # sizes after the projection, in that order
+    order: tuple[int, ...]  # the samples, dimensions that count copies, those of the block's axes
+    inverse: tuple[int, ...]  # undoes `order`
+    ordered_shape: tuple[int, ...]  # sizes after the projection in that order, the samples as -1
     scale: float  # product over mean_dims of 1/sqrt(n)
 
     def extract(self, tensor: Tensor) -> Tensor:
         """The piece's rows [S, stop - start, N_k] of a batch of parts [S, *shape]."""
         x = tensor
         if self.mean_dims:
-            x = x.sum([d + 1 for d in self.mean_dims], keepdim=True) * self.scale
+            x = x.sum(self.mean_dims, keepdim=True) * self.scale
         for d in self.centred_dims:
-            x = x - x.mean(d + 1, keepdim=True)
+            x = x - x.mean(d, keepdim=True)
         for pair in self.pairs:
             x = pair.extract(x)
-        x = x.permute(0, *(d + 1 for d in self.order))
-        return x.reshape(x.shape[0], self.stop - self.start, -1)
+        return x.permute(self.order).reshape(x.shape[0], self.stop - self.start, -1)
 
     def embed(self, rows: Tensor) -> Tensor:
         """The rows [S, stop - start, N_k] put back: [S, *shape], size 1 along `mean_dims` (to be broadcast)."""
-        x = rows.reshape(rows.shape[0], *self.ordered_shape)
-        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
-        x = x.permute(0, *(i + 1 for i in inverse))
+        x = rows.reshape(self.ordered_shape).permute(self.inverse)
         for pair in self.pairs:
             x = pair.embed(x)
         return x * self.scale if self.mean_dims else x
@@ -101,7 +100,7 @@ class _State:
     label: str
     kind: str | None
     dimension: int
-    dims: tuple[int, ...]  # dimensions of the part that index the piece's coordinates
+    dims: tuple[int, ...]  # dimensions of a batch of parts that index the piece's coordinates
     pair: Pair | None = None
 
     @property
@@ -144,16 +143,17 @@ def _states(part: Part, groups: Mapping[str, Group]) -> list[list[_State]]:
     """For each non-free axis of a part, the irreducible pieces that it can be in."""
     options = []
     for label in dict.fromkeys(a for a in part.labels if a in groups):
-        group, dims = groups[label], tuple(d for d, a in enumerate(part.labels) if a == label)
-        n = part.shape[dims[0]]
+        group, dims = groups[label], tuple(d for d, a in enumerate(part.labels, start=1) if a == label)
+        n = part.shape[dims[0] - 1]
         if len(dims) == 1:
             moving = [_State(label, "", irreducible_dimension(group, n), dims)]
             options.append([_State(label, None, 1, ()), *moving] if group is Group.PERMUTATION else moving)
         else:
-            first, second = dims
             options.append(
                 [
-                    _State(label, piece.kind, piece.dimension, dims[: piece.indices], Pair((first, second), n, piece))
+                    _State(
+                        label, piece.kind, piece.dimension, dims[: piece.indices], Pair((dims[0], dims[1]), n, piece)
+                    )
                     for piece in two_index_pieces(group, n)
                 ]
             )
@@ -171,20 +171,22 @@ def _piece(
 ) -> Piece:
     pairs = tuple(state.pair for state in states if state.pair)
     paired = {d for pair in pairs for d in pair.dims}
-    permuted = [d for d, a in enumerate(part.labels) if groups.get(a) is Group.PERMUTATION and d not in paired]
-    mean_dims = tuple(d for d in permuted if d not in block_dims)
-    copy_dims = [d for d in range(len(part.shape)) if d not in block_dims]
-    shape = [1 if d in mean_dims or (d in paired and d not in block_dims) else n for d, n in enumerate(part.shape)]
-    order = (*copy_dims, *block_dims)
+    single = [d for d, a in enumerate(part.labels, start=1) if groups.get(a) is Group.PERMUTATION and d not in paired]
+    mean_dims = tuple(d for d in single if d not in block_dims)
+    reduced = {*mean_dims, *(paired - set(block_dims))}
+    shape = [-1, *(1 if d in reduced else n for d, n in enumerate(part.shape, start=1))]
+    copy_dims = [d for d in range(1, len(shape)) if d not in block_dims]
+    order = (0, *copy_dims, *block_dims)
     return Piece(
         tensor=name,
         part=number,
         start=start,
         stop=start + math.prod(shape[d] for d in copy_dims),
         mean_dims=mean_dims,
-        centred_dims=tuple(d for d in permuted if d in block_dims),
+        centred_dims=tuple(d for d in single if d in block_dims),
         pairs=pairs,
         order=order,
+        inverse=tuple(sorted(range(len(order)), key=order.__getitem__)),
         ordered_shape=tuple(shape[d] for d in order),
-        scale=math.prod(part.shape[d] ** -0.5 for d in mean_dims),
+        scale=math.prod(part.shape[d - 1] ** -0.5 for d in mean_dims),
     )

@@ -9,7 +9,7 @@ one segment per dimension and viewed with one dimension per axis, each part is a
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -65,6 +65,7 @@ class TensorLayout:
     shape: tuple[int, ...]
     segments: tuple[int, ...]  # number per dimension
     parts: tuple[Part, ...]
+    numbers: tuple[int, ...]  # of the parts, counted over all tensors
     plain: bool  # one part, which is the tensor as it stands
 
     def cut(self, tensor: Tensor) -> list[Tensor]:
@@ -144,25 +145,39 @@ def _check_composites(
                 )
 
 
-def tensor_layout(row: tuple[Axis, ...], shape: tuple[int, ...], sizes: Mapping[str, int]) -> TensorLayout:
-    """The parts of a tensor [*shape] with the axes `row`, one entry per dimension."""
+def tensor_layouts(
+    axes: Mapping[str, tuple[Axis, ...]], shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]
+) -> dict[str, TensorLayout]:
+    """The parts of each tensor, numbered in the order of `axes`."""
+    layouts: dict[str, TensorLayout] = {}
+    count = 0
+    for name, row in axes.items():
+        parts = tuple(_parts(row, shapes[name], sizes))
+        layouts[name] = TensorLayout(
+            shape=shapes[name],
+            segments=tuple(len(segments_of(axis)) for axis in row),
+            parts=parts,
+            numbers=tuple(range(count, count + len(parts))),
+            plain=all(isinstance(axis, str) for axis in row),
+        )
+        count += len(parts)
+    return layouts
+
+
+def _parts(row: tuple[Axis, ...], shape: tuple[int, ...], sizes: Mapping[str, int]) -> Iterator[Part]:
     options = []  # per dimension: (segment, start, length)
     for axis in row:
         lengths = [math.prod(sizes[label] for label in segment) for segment in segments_of(axis)]
         starts = [0, *itertools.accumulate(lengths)]
         options.append(list(zip(segments_of(axis), starts, lengths, strict=False)))
-    parts = []
     for chosen in itertools.product(*options):
         labels = tuple(label for segment, _, _ in chosen for label in segment)
-        parts.append(
-            Part(
-                labels=labels,
-                shape=tuple(sizes[label] for label in labels),
-                windows=tuple(
-                    (d - len(row), start, length) for d, (_, start, length) in enumerate(chosen) if length < shape[d]
-                ),
-                cut_shape=tuple(length for _, _, length in chosen),
-            )
+        windows = tuple(
+            (d - len(row), start, length) for d, (_, start, length) in enumerate(chosen) if length < shape[d]
         )
-    counts = tuple(len(dimension) for dimension in options)
-    return TensorLayout(shape, counts, tuple(parts), plain=all(isinstance(axis, str) for axis in row))
+        yield Part(
+            labels=labels,
+            shape=tuple(sizes[label] for label in labels),
+            windows=windows,
+            cut_shape=tuple(length for _, _, length in chosen),
+        )

@@ -7,7 +7,6 @@ Legend: P  number of weights;  S  number of samples;  k  isotypic block;  D_k  d
 m_k  number of copies;  G_k [m_k, N_k]  the pieces of a gradient in block k;  M_k [m_k, m_k]  structured matrix.
 """
 
-import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +16,7 @@ from torch import Tensor
 from symlab.symmetry.blocks import Block, build_blocks
 from symlab.symmetry.groups import Group, random_matrix
 from symlab.symmetry.invariant_operator import InvariantOperator
-from symlab.symmetry.layout import Axis, Part, TensorLayout, axis_sizes, plain_if_single, tensor_layout
+from symlab.symmetry.layout import Axis, Part, TensorLayout, axis_sizes, plain_if_single, tensor_layouts
 
 
 class WeightSymmetry:
@@ -58,9 +57,7 @@ class WeightSymmetry:
         }
         self.shapes: dict[str, tuple[int, ...]] = {name: tuple(shapes[name]) for name in axes if name in shapes}
         self.sizes = axis_sizes(self.axes, shapes, sizes or {})  # label -> size
-        self.layouts: dict[str, TensorLayout] = {
-            name: tensor_layout(row, self.shapes[name], self.sizes) for name, row in self.axes.items()
-        }
+        self.layouts: dict[str, TensorLayout] = tensor_layouts(self.axes, self.shapes, self.sizes)
         parts = [(name, part) for name, layout in self.layouts.items() for part in layout.parts]
         self.groups: dict[str, Group] = _nontrivial_groups(parts, self.sizes, groups)  # non-free axes only
         self.blocks: tuple[Block, ...] = build_blocks(parts, self.sizes, self.groups)
@@ -169,16 +166,12 @@ class WeightSymmetry:
 
     def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
         """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k] (mean free along permutation axes)."""
-        parts: dict[int, Tensor] = {}
+        sums: dict[int, Tensor] = {}  # number of the part -> sum of its pieces
         for block, rows in zip(self.blocks, pieces, strict=True):
             for piece in block.pieces:
-                x = piece.embed(rows[:, piece.start : piece.stop])
-                parts[piece.part] = parts[piece.part] + x if piece.part in parts else x
-        ordered = iter([parts[number] for number in range(len(parts))])
-        return {
-            name: layout.join(list(itertools.islice(ordered, len(layout.parts))))
-            for name, layout in self.layouts.items()
-        }
+                x = piece.embed(rows.narrow(1, piece.start, piece.stop - piece.start))
+                sums[piece.part] = sums[piece.part] + x if piece.part in sums else x
+        return {name: layout.join([sums[i] for i in layout.numbers]) for name, layout in self.layouts.items()}
 
     def project(self, tensors: Mapping[str, Tensor]) -> InvariantOperator:
         """The Reynolds operator on an outer product: average over g of (g v)(g v)^T; M_k = G_k G_k^T / D_k.
