@@ -6,6 +6,7 @@ Legend: k  isotypic block of the weight space;  G_k [m_k, N_k]  the pieces of th
 irreducible piece;  M_k [m_k, m_k]  running second moment;  t  number of the update, from 1.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -24,8 +25,13 @@ from symlab.optim.structured_moment import (
     update_moments,
 )
 from symlab.optim.symo_plan import Coverage, Plan, check_hyperparameters, check_saved, coverage_of, plan_of
-from symlab.symmetry import WeightSymmetry, infer_symmetry
+from symlab.symmetry import WeightSymmetry, inspect_symmetry
+from symlab.symmetry.axis_choice import choose_groups
 from symlab.symmetry.spectrum import batched_eigh
+
+SHOWN = 6  # axes named in one line of the log
+
+logger = logging.getLogger("symlab")
 
 
 class _Gathered(NamedTuple):
@@ -190,6 +196,10 @@ class SymO(Optimizer):
         pairs = zip(self.param_groups, self._plans, strict=True)
         return [row for group, plan in pairs for row in coverage_of(group, plan)]
 
+    def coarsened(self) -> list[str]:
+        """The free axes that are treated as if under O(n), because their blocks would be larger than max_block."""
+        return list(dict.fromkeys(label for plan in self._plans for label in plan.coarsened))
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore statistics and settings; every tensor keeps the dtype it was saved with.
 
@@ -242,18 +252,27 @@ def symo(
     update_every: int = 1,
     max_block: int = 256,
     weight_decay: float = 0.0,
+    groups: Mapping[str, str] | None = None,
 ) -> SymO:
-    """`SymO` on all trainable parameters of a model, with the symmetry that `infer_symmetry` finds and verifies.
+    """`SymO` on all trainable parameters of a model, with the symmetry that `inspect_symmetry` finds and verifies.
 
-    `inputs`: a few rows of training data, to trace the model with. lr in (0, 100]; the rest as in `SymO`.
+    `inputs`: a few rows of training data, to trace the model with. lr in (0, 100]. `groups`: other groups for some
+    axes, by role or label (see `axis_choice.choose_groups`), before blocks are coarsened to `max_block`; the rest as in
+    `SymO`. A smaller group than the axis has is finer and dearer, down to full-matrix statistics; a larger one (kernel:
+    orthogonal) is cheaper and an approximation: the statistics are averaged over a group that the loss does not have.
+    The log names the axes that coarsening took.
 
-    Raises ValueError or TypeError for a number out of range.
+    Raises ValueError or TypeError for a number out of range and for groups that name no axis or no group.
     """
     check_rate("lr", lr)
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    return SymO(
+    inferred = inspect_symmetry(model, inputs)
+    symmetry = inferred.symmetry
+    if groups:
+        symmetry = symmetry.with_groups(choose_groups(inferred.axes, groups))
+    optimizer = SymO(
         trainable,
-        infer_symmetry(model, inputs),
+        symmetry,
         lr,
         beta=beta,
         momentum=momentum,
@@ -263,6 +282,12 @@ def symo(
         max_block=max_block,
         weight_decay=weight_decay,
     )
+    taken = optimizer.coarsened()
+    if taken:
+        more = f" and {len(taken) - SHOWN} more" if len(taken) > SHOWN else ""
+        message = "SymO: to keep blocks within max_block=%d, %d free axes are treated as if under O(n): %s%s"
+        logger.info(message, max_block, len(taken), ", ".join(taken[:SHOWN]), more)
+    return optimizer
 
 
 def _copied(value: Any, device: torch.device) -> Any:

@@ -79,9 +79,13 @@ def coverage_of(group: Mapping[str, Any], plan: Plan) -> list[Coverage]:
     for block in plan.symmetry.blocks:
         for name in dict.fromkeys(piece.tensor for piece in block.pieces):
             sizes[name].append(block.copies)
+    taken = set(plan.coarsened)
     rows = []
     for name, p in zip(group["param_names"], group["params"], strict=True):
         rule = f"symmetry, blocks of {sizes[name]}" if name in plan.inside else "one scalar per tensor"
+        if p.numel():
+            labels = dict.fromkeys(a for part in plan.symmetry.layouts[name].parts for a in part.labels if a in taken)
+            rule += f", coarsened along {', '.join(labels)}" if labels else ""
         rows.append(Coverage(name, rule if p.numel() else "empty, left alone", p.numel()))
     return rows
 
@@ -149,6 +153,7 @@ def _extended(symmetry: WeightSymmetry, outside: Mapping[str, torch.Size]) -> We
     axes, shapes, groups = dict(symmetry.axes), dict(symmetry.shapes), dict(symmetry.groups)
     for name, shape in outside.items():
         shapes[name] = tuple(shape) or (1,)
-        axes[name] = tuple(f"outside:{name}:{d}" for d in range(len(shapes[name])))
-        groups.update(dict.fromkeys(axes[name], Group.ORTHOGONAL))
-    return WeightSymmetry(axes, shapes, groups)
+        labels = tuple(f"outside:{name}:{d}" for d in range(len(shapes[name])))
+        axes[name] = labels
+        groups.update(dict.fromkeys(labels, Group.ORTHOGONAL))
+    return WeightSymmetry(axes, shapes, groups, symmetry.sizes)

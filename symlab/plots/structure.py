@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from symlab.plots.style import COLUMN_WIDTH_IN, DPI, SMALL_PT, TITLE_PT, plain, wrapped
-
-COLOUR_MAP = "RdBu_r"  # red and blue: told apart in all common forms of colour blindness
+from symlab.plots.matrix_image import draw_matrix, mark_borders
+from symlab.plots.style import COLUMN_WIDTH_IN, DPI, SMALL_PT, TITLE_PT, wrapped
 
 
 def structure(
@@ -34,23 +32,11 @@ def structure(
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     largest = float(np.abs(matrix).max()) or 1.0
-    image = axes.imshow(matrix, cmap=COLOUR_MAP, vmin=-largest, vmax=largest, interpolation="nearest")
-    _mark_layers(axes, layers)
+    image = draw_matrix(axes, matrix, largest)
+    mark_borders(axes, layers, names=True)
+    axes.set_xlabel("weights (columns in the same order)", fontsize=SMALL_PT)
     axes.set_title(heading, fontsize=TITLE_PT)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
     bar.ax.tick_params(labelsize=SMALL_PT)
     bar.set_label("entry", fontsize=SMALL_PT)
     return figure
-
-
-def _mark_layers(axes: Axes, layers: Mapping[str, int]) -> None:
-    borders = np.cumsum([0, *layers.values()])
-    for border in borders[1:-1]:
-        axes.axhline(border - 0.5, color="black", linewidth=0.5)
-        axes.axvline(border - 0.5, color="black", linewidth=0.5)
-    middles = (borders[:-1] + borders[1:] - 1) / 2
-    names = [plain(name) for name in layers]
-    axes.set_xticks([])
-    axes.set_yticks(middles, names, fontsize=SMALL_PT)
-    axes.tick_params(length=0)
-    axes.set_xlabel("weights (columns in the same order)", fontsize=SMALL_PT)
