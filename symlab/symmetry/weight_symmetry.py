@@ -152,7 +152,7 @@ class WeightSymmetry:
             lead = tensor.shape[: tensor.ndim - len(layout.shape)]
             batch = tensor.reshape(-1, *layout.shape)  # [S, *shape]
             parts = [_act_on(element, part, x) for part, x in zip(layout.parts, layout.cut(batch), strict=True)]
-            moved[name] = layout.join(parts).reshape(*lead, *layout.shape)
+            moved[name] = layout.join(parts).reshape((*lead, *layout.shape))
         return moved
 
     def split(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
