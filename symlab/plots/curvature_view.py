@@ -32,7 +32,7 @@ class CurvatureView:
 
     quantity: str  # e.g. gradient covariance
     layers: Mapping[str, int]  # tensor -> number of weights, in the order of the matrices
-    steps: Mapping[int, StepView]  # number of gradient steps -> what was estimated there, ascending
+    steps: Mapping[int, StepView]  # number of gradient steps -> what was estimated there; none for a mean gradient
     residuals: pd.DataFrame
 
     @property
@@ -49,3 +49,23 @@ class CurvatureView:
 def expanded(values: np.ndarray, multiplicity: np.ndarray) -> np.ndarray:
     """[P] each eigenvalue as often as it occurs, descending, from [m] values and their multiplicities."""
     return -np.sort(-np.repeat(values, multiplicity))
+
+
+def step_view(arrays: Mapping[str, np.ndarray]) -> StepView:
+    """From the arrays that the job curvature saves for a matrix: predicted, multiplicity, block_names, block_0, ...,
+    and, where they are kept, measured, fitted and spectrum.
+    """
+    names = [str(name) for name in arrays["block_names"]]
+    return StepView(
+        measured=arrays.get("measured"),
+        fitted=arrays.get("fitted"),
+        spectrum=arrays.get("spectrum"),
+        predicted=arrays["predicted"],
+        multiplicity=arrays["multiplicity"],
+        reduced={name: arrays[f"block_{index}"] for index, name in enumerate(names)},
+    )
+
+
+def layers_of(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """Tensor -> number of weights, from the arrays layer_names and layer_sizes."""
+    return {str(name): int(size) for name, size in zip(arrays["layer_names"], arrays["layer_sizes"], strict=True)}

@@ -21,7 +21,7 @@ def matrix_panels(
     P is the projection on the commutant: the theory, fitted. The scale ends at the `quantile` of the magnitudes that
     are not zero, over all panels; entries beyond it have the colour of the end. `width_in` in inches.
 
-    None where no matrix is kept (dense=false). Raises ValueError unless 0 < quantile <= 1.
+    None where no matrix is kept (dense=false), and for a vector. Raises ValueError unless 0 < quantile <= 1.
     """
     if not 0 < quantile <= 1:
         raise ValueError(f"quantile must lie in (0, 1], got {quantile}")
@@ -50,6 +50,8 @@ def matrix_panels(
 
 def _panels(view: CurvatureView) -> dict[str, np.ndarray]:
     """Title of the panel -> matrix [P, P]."""
+    if not view.steps:
+        return {}
     first, start = view.first
     last, end = view.last
     if start.measured is None or end.measured is None or end.fitted is None:

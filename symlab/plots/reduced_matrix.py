@@ -25,8 +25,10 @@ def reduced_matrix(
 
     Each block M_k is named by its axes and its multiplicity D_k, which the full matrix repeats it. The colours are on
     one symmetric scale, which ends at the `quantile` of the magnitudes that are not zero. None where the M_k together
-    have more than 3,000 rows.
+    have more than 3,000 rows, and for a vector.
     """
+    if not view.steps:
+        return None
     step, data = view.last
     sizes = {name: len(block) for name, block in data.reduced.items()}
     if sum(sizes.values()) > MOST_COPIES:

@@ -16,13 +16,17 @@ from symlab.plots.style import COLOURS, COLUMN_WIDTH_IN, DPI, GREY, SMALL_PT, TI
 MOST_LABELS = 12
 
 
-def spectrum(view: CurvatureView, *, title: str, width_in: float = COLUMN_WIDTH_IN, height_in: float = 1.7) -> Figure:
+def spectrum(
+    view: CurvatureView, *, title: str, width_in: float = COLUMN_WIDTH_IN, height_in: float = 1.7
+) -> Figure | None:
     """Sorted eigenvalues: measured (points) on the predicted plateaus (lines), whose lengths are the multiplicities.
 
     One panel for the first and one for the last step, each `height_in` inches high. The axis is logarithmic where all
     predicted eigenvalues are positive, else logarithmic on both sides of zero. Numbers over the plateaus are
-    multiplicities greater than 1, as far as there is room.
+    multiplicities greater than 1, as far as there is room. None for a vector, which has no spectrum.
     """
+    if not view.steps:
+        return None
     heading = wrapped(title, width_in - 0.2, TITLE_PT)
     steps = dict([view.first, view.last])
     height = height_in * len(steps) + 0.15 * (heading.count("\n") + 2)

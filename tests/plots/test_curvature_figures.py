@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from symlab.plots import curvature_view
 from symlab.plots.curvature_view import CurvatureView, StepView, expanded
 from symlab.plots.matrix_panels import matrix_panels
 from symlab.plots.reduced_matrix import reduced_matrix
@@ -100,6 +101,25 @@ def test_without_dense_matrices_there_are_no_panels_and_no_measured_points():
     assert labels(spectrum(data, title="t")) == ["predicted, with multiplicity"]
     assert residual(CurvatureView("hessian", LAYERS, data.steps, table()[:0]), title="t") is None
     assert saved(reduced_matrix(data, title="t"))
+
+
+def test_a_vector_has_a_residual_only():
+    data = CurvatureView("mean gradient", LAYERS, {}, table())
+    assert [plot(data, title="t") is None for plot in PLOTS] == [True, True, False, True]
+
+
+def test_views_are_read_from_saved_arrays():
+    own = step_view()
+    blocks = {f"block_{index}": block for index, block in enumerate(REDUCED.values())}
+    arrays = {"measured": own.measured, "fitted": own.fitted, "spectrum": own.spectrum, "predicted": own.predicted}
+    arrays |= {"multiplicity": own.multiplicity, "block_names": np.array(list(REDUCED)), **blocks}
+    back = curvature_view.step_view(arrays)
+    assert back.measured is own.measured
+    assert list(back.reduced) == list(REDUCED)
+    np.testing.assert_array_equal(back.reduced["{} x1"], REDUCED["{} x1"])
+    assert curvature_view.step_view({k: v for k, v in arrays.items() if k != "measured"}).measured is None
+    layers = {"layer_names": np.array(list(LAYERS)), "layer_sizes": np.array(list(LAYERS.values()))}
+    assert curvature_view.layers_of(layers) == LAYERS
 
 
 def test_plateaus_are_as_long_as_the_multiplicities_and_points_lie_on_them():
