@@ -17,7 +17,7 @@ EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
     "train": ["epochs=2", "data.num_train=60", "data.num_test=20"],
     "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2"],
-    "structure": ["data.num_train=60", "data.num_test=20"],
+    "symmetry": ["data.num_train=60", "data.num_test=20"],
     "plot": [],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write

@@ -117,6 +117,8 @@ def describe(annotation: Any) -> str:
         return " or ".join(describe(item) for item in items)
     if (origin or annotation) in (*SEQUENCES, tuple):
         return f"a list of {describe(items[0])}" if items else "a list"
+    if (origin or annotation) in MAPPINGS:
+        return f"a mapping {{name: {describe(items[1])}}}" if items else "a mapping"
     if origin is typing.Literal:
         return f"one of {', '.join(map(value_text, items))}"
     if origin is collections.abc.Callable or callable(annotation):

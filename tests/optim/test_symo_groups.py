@@ -7,11 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from symlab.cli import main
 from symlab.models.preact_resnet18 import preact_resnet18
 from symlab.optim import SymO
 from symlab.optim.symo import symo
 from symlab.symmetry import Composite, Group, WeightSymmetry
 from tests import reference
+from tests.cli_lab import close_handlers
 from tests.optim.symo_problems import F64, flat, gradients, make, run
 
 
@@ -143,3 +145,28 @@ def test_composite_dimensions_with_a_tensor_outside_of_the_symmetry():
     rules = {row.tensor: row.rule for row in optimizer.coverage()}
     assert rules["outside"] == "one scalar per tensor"
     assert rules["W"].startswith("symmetry, blocks of [")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("{hidden: trivial}", 0),
+        (r"{layers.0.weight\:0: trivial}", 0),
+        ("{layers.?.weight*: trivial, hidden: permutation}", 0),
+        ("{residual: trivial}", 2),
+        ("{hidden: 3}", 2),
+    ],
+)
+def test_on_the_command_line(value, expected, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    small = ["data.num_train=20", "data.num_test=10", "data.input_size=5", "data.output_size=2", "epochs=1"]
+    try:
+        code = main(["train", f"optimizer.groups={value}", *small])
+    finally:
+        close_handlers()
+    message = capsys.readouterr().err
+    assert code == expected, message
+    if value == "{hidden: 3}":
+        assert "expected a mapping {name: text} or null" in message
+    if value == "{residual: trivial}":
+        assert "residual names no axis of this model: its roles are hidden, input, output" in message
