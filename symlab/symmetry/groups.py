@@ -19,8 +19,9 @@ class Group(enum.Enum):
     | `ORTHOGONAL` | O(n) | one piece of dimension n |
     | `TRIVIAL` | identity only: a *free* axis | n copies of the trivial piece |
 
-    `SIGNED_PERMUTATION` and `ORTHOGONAL` have the same commutant (Schur's lemma: both act irreducibly on R^n),
-    hence the same structure of every averaged curvature.
+    On an axis that every tensor has at most once, `SIGNED_PERMUTATION` and `ORTHOGONAL` have the same commutant
+    (Schur's lemma: both act irreducibly on R^n), hence the same structure of every averaged curvature. On an axis that
+    indexes two dimensions of one tensor they differ: R^n (x) R^n falls into four pieces under B_n, three under O(n).
     """
 
     PERMUTATION = "permutation"

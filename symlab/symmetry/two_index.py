@@ -83,8 +83,10 @@ def _diagonal(x: Tensor) -> Tensor:
     return x.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)  # [..., n, 1]
 
 
-def _without_diagonal(x: Tensor) -> Tensor:
-    return x - x.diagonal(dim1=-2, dim2=-1).diag_embed()
+def _clear_diagonal(x: Tensor) -> Tensor:
+    """x with its diagonal set to zero, in place: for new tensors only."""
+    x.diagonal(dim1=-2, dim2=-1).zero_()
+    return x
 
 
 def _centred(v: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def _trace(x: Tensor) -> Tensor:
 
 
 def _put_trace(s: Tensor, n: int) -> Tensor:
-    return _put_diagonal(s.expand(*s.shape[:-2], n, 1), n) / math.sqrt(n)
+    return _put_diagonal((s / math.sqrt(n)).expand(*s.shape[:-2], n, 1), n)
 
 
 def _off_diagonal_sum(x: Tensor) -> Tensor:
@@ -116,7 +118,7 @@ def _off_diagonal_sum(x: Tensor) -> Tensor:
 
 
 def _put_off_diagonal(s: Tensor, n: int) -> Tensor:
-    return _without_diagonal(s.expand(*s.shape[:-2], n, n)) / math.sqrt(n * (n - 1))
+    return _clear_diagonal((s / math.sqrt(n * (n - 1))).repeat(*[1] * (s.ndim - 2), n, n))
 
 
 # --- standard (S_n) and diagonal (B_n) ---
@@ -136,7 +138,8 @@ def _symmetric_sums(x: Tensor) -> Tensor:
 
 
 def _put_symmetric_sums(v: Tensor, n: int) -> Tensor:
-    return _without_diagonal(v + v.mT) / math.sqrt(2 * (n - 2))
+    v = v / math.sqrt(2 * (n - 2))
+    return _clear_diagonal(v + v.mT)
 
 
 def _antisymmetric_sums(x: Tensor) -> Tensor:
@@ -144,29 +147,32 @@ def _antisymmetric_sums(x: Tensor) -> Tensor:
 
 
 def _put_antisymmetric_sums(v: Tensor, n: int) -> Tensor:
-    return (v - v.mT) / math.sqrt(2 * n)
+    v = v / math.sqrt(2 * n)
+    return v - v.mT
 
 
 # --- pieces whose coordinates are the matrix itself ---
 
 
 def _antisymmetric(x: Tensor) -> Tensor:
-    return (x - x.mT) / 2
+    return (x - x.mT).div_(2)
 
 
 def _hollow_symmetric(x: Tensor) -> Tensor:
-    return _without_diagonal(x + x.mT) / 2
+    return _clear_diagonal((x + x.mT).div_(2))
 
 
 def _traceless_symmetric(x: Tensor) -> Tensor:
-    mean = _diagonal(x).mean(-2, keepdim=True).expand(*x.shape[:-1], 1)  # [..., n, 1]
-    return (x + x.mT) / 2 - mean.squeeze(-1).diag_embed()
+    y = (x + x.mT).div_(2)
+    diagonal = y.diagonal(dim1=-2, dim2=-1)  # a view: [..., n]
+    diagonal.sub_(diagonal.mean(-1, keepdim=True))
+    return y
 
 
 def _antisymmetric_centred(x: Tensor) -> Tensor:
     y = _antisymmetric(x)
     v = y.mean(-1, keepdim=True)  # [..., n, 1]
-    return y - (v - v.mT)
+    return y.sub_(v).add_(v.mT)
 
 
 def _hollow_symmetric_centred(x: Tensor) -> Tensor:
@@ -174,8 +180,8 @@ def _hollow_symmetric_centred(x: Tensor) -> Tensor:
     y = _hollow_symmetric(x)
     sums = _row_sums(y)  # [..., n, 1]
     mean = sums.mean(-2, keepdim=True) / (n - 1)  # [..., 1, 1]: of the entries off the diagonal
-    v = _centred(sums) / (n - 2)  # [..., n, 1]
-    return y - _without_diagonal(v + v.mT + mean)
+    v = _centred(sums) / (n - 2) + mean / 2  # [..., n, 1]
+    return _clear_diagonal(y.sub_(v).sub_(v.mT))
 
 
 def _put_matrix(x: Tensor, n: int) -> Tensor:

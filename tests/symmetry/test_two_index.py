@@ -282,3 +282,18 @@ def test_powers_of_a_recurrent_operator_against_dense():
     )
     values, times = operator.eigenvalues()
     np.testing.assert_allclose(values.repeat_interleave(times).flip(0), np.linalg.eigvalsh(dense), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["S", "B", "O"])
+def test_vectorised_over_models_and_differentiable(kind):
+    """split and merge under torch.func.vmap; the gradient of |split(x)|^2 is 2 x."""
+    symmetry = symmetry_of(RECURRENT, {"h": 5, "i": 2, "o": 1}, {"h": kind})
+    x = symmetry.unflatten(torch.randn(4, symmetry.num_parameters, dtype=torch.float64))
+    batches = {name: tensor[:, None] for name, tensor in x.items()}  # [models, 1, *shape]
+    pieces = torch.func.vmap(symmetry.split)(batches)
+    for found, expected in zip(pieces, symmetry.split(x), strict=True):
+        torch.testing.assert_close(found[:, 0], expected)
+    torch.testing.assert_close(torch.func.vmap(symmetry.merge)(pieces), batches)
+    leaf = x["W"].clone().requires_grad_()
+    sum(rows.square().sum() for rows in symmetry.split({**x, "W": leaf})).backward()
+    torch.testing.assert_close(leaf.grad, 2 * x["W"])

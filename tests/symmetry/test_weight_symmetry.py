@@ -143,7 +143,7 @@ def symmetries(draw):
     groups = {a: draw(st.sampled_from(list(Group))) for a in labels}
     axes = {}
     for i in range(draw(st.integers(1, 4))):
-        axes[f"t{i}"] = tuple(draw(st.permutations(labels))[: draw(st.integers(0, 3))])
+        axes[f"t{i}"] = tuple(draw(st.permutations([*labels, *labels]))[: draw(st.integers(0, 3))])  # no axis thrice
     used = {a for row in axes.values() for a in row}
     shapes = {name: tuple(sizes[a] for a in row) for name, row in axes.items()}
     return WeightSymmetry(axes, shapes, {a: g for a, g in groups.items() if a in used})
