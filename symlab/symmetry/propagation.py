@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from symlab.symmetry.axis_table import AxisTable, Reason, Value
-from symlab.symmetry.groups import Group
-from symlab.symmetry.handlers.table import Call, lookup
+from symlab.symmetry.axis_table import INPUT, OUTPUT, AxisTable, Reason, Value
+from symlab.symmetry.handlers.table import Call, is_moving, lookup
 from symlab.symmetry.tracing import Trace
+from symlab.symmetry.waiting_cuts import WaitingCuts
 
-INPUT = Reason("model input", expected=True, role="input")
-OUTPUT = Reason("model output", expected=True, role="output")
 UNKNOWN_RESULT = Reason("result of an operation without handler", expected=True)
 
 
@@ -30,8 +28,9 @@ class Propagation:
 
 
 def propagate(trace: Trace) -> Propagation:
-    """Run the handlers over the graph, then free the axes that one parameter has twice."""
+    """Run the handlers over the graph."""
     axes = AxisTable()
+    cuts = WaitingCuts(axes)
     parameters = {name: axes.new_value(tensor.shape, source=name) for name, tensor in trace.parameters.items()}
     buffers = [axes.new_value(t.shape, _constant(f"buffer {name}"), name) for name, t in trace.buffers.items()]
     inputs = [replace(axes.new_value(tensor.shape, INPUT), of_input=True) for tensor in trace.inputs]
@@ -44,11 +43,12 @@ def propagate(trace: Trace) -> Propagation:
             shape = getattr(node.meta.get("val"), "shape", ())
             results[node] = axes.new_value(shape, _constant("a constant tensor"))
         elif node.op == "call_function":
-            results[node] = _apply(axes, node, results)
+            results[node] = _apply(axes, cuts, node, results)
         else:
             returned = tree_leaves(torch.fx.node.map_arg(node.args, results.__getitem__))
-            axes.pin([axis for value in returned if isinstance(value, Value) for axis in value.axes], OUTPUT)
-    _free_repeated(axes, parameters)
+            values = [value for value in returned if isinstance(value, Value)]
+            cuts.settle(values)
+            axes.pin([axis for value in values for axis in value.axes], OUTPUT)
     return Propagation(axes, parameters)
 
 
@@ -56,7 +56,7 @@ def _constant(what: str) -> Reason:
     return Reason(f"{what} lies along the axis and does not move with it")
 
 
-def _apply(axes: AxisTable, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> Any:
+def _apply(axes: AxisTable, cuts: WaitingCuts, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> Any:
     args: Any = torch.fx.node.map_arg(node.args, results.__getitem__)
     kwargs: Any = torch.fx.node.map_arg(node.kwargs, results.__getitem__)
     if node.target is operator.getitem:
@@ -65,8 +65,10 @@ def _apply(axes: AxisTable, node: torch.fx.Node, results: Mapping[torch.fx.Node,
     shapes = tuple(tuple(leaf.shape) for leaf in tree_leaves(output) if isinstance(leaf, Tensor))
     if not shapes:
         return output
-    call = Call(str(node.target), _named(node.target, args, kwargs), shapes)
+    call = Call(str(node.target), _named(node.target, args, kwargs), shapes, cuts)
     handler, axes.operator = lookup(node.target), call.operator
+    if not is_moving(handler):
+        cuts.settle(call.values())
     result = None if handler is None else handler(axes, call)
     if result is None:
         result = _unknown(axes, call, output, "no handler" if handler is None else "no handler for this form")
@@ -102,12 +104,3 @@ def _unknown(axes: AxisTable, call: Call, output: Any, what: str) -> Any:
     axes.pin(touched, reason)
     fresh = (UNKNOWN_RESULT if no_news else reason) if touched else _constant(f"a constant from {call.operator}")
     return tree_map(lambda leaf: axes.new_value(leaf.shape, fresh) if isinstance(leaf, Tensor) else leaf, output)
-
-
-def _free_repeated(axes: AxisTable, parameters: Mapping[str, Value]) -> None:
-    """A tensor with one axis twice (recurrent, tied weights) needs a larger algebra: such an axis is free."""
-    for name, value in parameters.items():
-        roots = [axes.find(axis) for axis in value.axes]
-        for root in set(roots):
-            if roots.count(root) > 1 and axes.group(root) is not Group.TRIVIAL:
-                axes.pin([root], Reason(f"one axis indexes two dimensions of {name} (recurrent or tied weights)"))

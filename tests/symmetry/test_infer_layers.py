@@ -131,23 +131,16 @@ def test_an_embedding_table_has_free_rows():
     assert symmetry.groups == {"0.weight:1": B}
 
 
-@pytest.mark.parametrize(
-    ("layer", "text"),
-    [(nn.Conv1d(4, 4, 1, groups=2), "aten.conv1d.default"), (nn.GroupNorm(2, 4), "aten.group_norm.default")],
-)
-def test_a_form_that_no_handler_knows_frees_its_channels(layer, text):
-    model = nn.Sequential(nn.Conv1d(2, 4, 1), nn.ReLU(), layer, nn.Conv1d(4, 1, 1))
+def test_a_form_that_no_handler_knows_frees_its_channels():
+    class Diagonal(nn.Module):
+        def forward(self, x):
+            return torch.einsum("bii->bi", x @ x.mT)
+
+    model = nn.Sequential(nn.Conv1d(2, 4, 1), nn.ReLU(), Diagonal(), nn.Linear(4, 1))
     symmetry, texts = quiet(infer_symmetry, model, torch.randn(3, 2, 6))
     assert symmetry.groups == {}
     assert len(texts) == 1
-    assert f"{text} has no handler for this form" in texts[0]
-
-
-def test_channels_times_space_before_a_linear_layer_are_free():
-    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
-    symmetry, texts = quiet(infer_symmetry, model, IMAGES)
-    assert symmetry.groups == {}
-    assert "flattened from 4 x 4 x 4 meets an unflattened one" in texts[0]
+    assert "aten.einsum.default has no handler for this form" in texts[0]
 
 
 def operators_of(handler) -> list[str]:
@@ -159,7 +152,7 @@ def operators_of(handler) -> list[str]:
 def test_functions_registered_as_odd_or_linear_are(handler, scale):
     table.lookup(torch.ops.aten.tanh.default)
     names = operators_of(handler)
-    assert len(names) > 5
+    assert len(names) > 3
     x = torch.linspace(-0.93, 0.88, 40, dtype=torch.float64)
     for name in names:
         function = getattr(torch.ops.aten, name.partition("::")[2])

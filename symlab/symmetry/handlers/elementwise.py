@@ -29,12 +29,10 @@ def broadcast(axes: AxisTable, values: Sequence[Value], shape: Sequence[int]) ->
     return Value(tuple(dims)), carriers
 
 
-@register(
-    *aten("alias clone contiguous detach positive neg negative conj to _to_copy type_as lift_fresh lift_fresh_copy")
-)
+@register(*aten("positive neg negative conj to _to_copy type_as"))
 def linear_function(axes: AxisTable, call: Call) -> Value:
     """x -> c x: commutes with every group."""
-    return Value(call.value("input" if "input" in call.arguments else "self").dims)
+    return Value(call.value("self").dims)
 
 
 @register(
@@ -113,7 +111,7 @@ def multiplication(axes: AxisTable, call: Call) -> Value:
 @register(*aten("dropout feature_dropout"))
 def dropout(axes: AxisTable, call: Call) -> Value:
     """The law of the mask is unchanged when units are permuted or change sign, not when they are rotated."""
-    value = call.value("input")
+    value = call.values()[0]
     if call.arguments["p"] > 0:
         axes.restrict(value.axes, Group.SIGNED_PERMUTATION)
     return Value(value.dims)
@@ -122,6 +120,6 @@ def dropout(axes: AxisTable, call: Call) -> Value:
 @register(*aten("alpha_dropout feature_alpha_dropout"))
 def alpha_dropout(axes: AxisTable, call: Call) -> Value:
     """Dropped units get one common value: permutations."""
-    value = call.value("input")
+    value = call.values()[0]
     axes.restrict(value.axes, Group.PERMUTATION)
     return Value(value.dims)

@@ -46,7 +46,19 @@ def layer_norm(axes: AxisTable, call: Call) -> Value:
 
 
 @register(*aten("group_norm"))
-def group_norm(axes: AxisTable, call: Call) -> Value | None:
-    """All channels in one group, or every channel its own group; other forms are not handled."""
+def group_norm(axes: AxisTable, call: Call) -> Value:
+    """Channels are a product (group, channel of the group): groups are exchanged, and the channels of all alike."""
     value, groups = call.value("input"), call.arguments["num_groups"]
-    return _scaled(axes, call, value, [1]) if groups in (1, call.shape[1]) else None
+    if groups not in (1, call.shape[1]):
+        axes.unify(value.dims[1], (axes.new(groups), axes.new(call.shape[1] // groups)))
+    return _scaled(axes, call, value, [1])
+
+
+@register(*aten("_weight_norm"))
+def weight_norm(axes: AxisTable, call: Call) -> Value:
+    """w = g v / |v|, the norm over all dimensions but one: rotations on these, permutations on that one."""
+    direction, scale, place = call.value("v"), call.value("g"), call.arguments["dim"]
+    result, _ = broadcast(axes, (direction, scale), call.shape)
+    if place != -1:  # -1: one norm over all dimensions
+        axes.restrict(result.dims[place], Group.PERMUTATION)
+    return result

@@ -91,6 +91,17 @@ def outer(axes: AxisTable, call: Call) -> Value:
     return Value(call.value("self").dims + call.value("vec2").dims)
 
 
+@register(*aten("bilinear"))
+def bilinear(axes: AxisTable, call: Call) -> Value:
+    """sum over i, j of x_i w[o, i, j] y_j, + b."""
+    first, second, weight = (call.value(name) for name in ("input1", "input2", "weight"))
+    batch = "abcdefgh"[: len(first.dims) - 1]
+    half = contract(axes, first, weight, f"{batch}i,oij->{batch}oj")
+    result = contract(axes, half, second, f"{batch}oj,{batch}j->{batch}o")
+    bias = call.arguments["bias"]
+    return result if bias is None else add_bias(axes, result, bias, call.shape)
+
+
 @register(*aten("einsum"))
 def einsum(axes: AxisTable, call: Call) -> Value | None:
     """One or two tensors, every index once per tensor; other forms are not handled."""

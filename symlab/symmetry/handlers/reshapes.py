@@ -1,52 +1,64 @@
-"""Operations that move, group, add or drop dimensions, or take a part of one."""
+"""Operations that group, move, add or repeat dimensions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symlab.symmetry.axis_table import AxisTable, Dim, Reason, Value
+from symlab.symmetry.axis_table import AxisTable, Dim, NoCommonRefinement, Reason, Value
 from symlab.symmetry.groups import Group
-from symlab.symmetry.handlers.table import Call, aten, register
+from symlab.symmetry.handlers.table import Call, aten, moves, register
+from symlab.symmetry.radix import blocks, common_product
+from symlab.symmetry.waiting_cuts import WaitingCuts
 
 
-def regroup(axes: AxisTable, value: Value, shape: Sequence[int], operator: str) -> Value:
-    """Row-major reshape. A dimension made of whole axes keeps them (channel x space); a cut axis becomes free."""
-    sources, targets = list(value.axes), list(shape)
+def regroup(axes: AxisTable, call: Call, value: Value, shape: Sequence[int]) -> Value:
+    """Row-major reshape: whole axes stay together in a product (channel x space), an axis that is cut becomes one."""
+    cuts = call.cuts
+    sources = [own for axis in value.axes for own in ((axis,) if axis in cuts else axes.factors((axis,)))]
+    targets = [size for size in shape if size > 1]
     dims: list[Dim] = []
-    while targets:
-        group: list[int] = []
-        pieces = [targets.pop(0)]
-        have, need = 1, pieces[0]
-        while have != need:
-            if have < need:
-                group.append(sources.pop(0))
-                have *= axes.size(group[-1])
-            else:
-                pieces.append(targets.pop(0))
-                need *= pieces[-1]
-        dims.extend(_piece_dims(axes, tuple(group), pieces, operator))
-    return Value(tuple(dims))
+    for own, other in blocks([axes.size(axis) for axis in sources], targets):
+        group, sizes = tuple(sources[own]), targets[other]
+        if len(sizes) == 1:
+            dims.append(cuts.whole(group))
+        elif axes.is_free(group):
+            dims.extend(axes.free_part(group, size) for size in sizes)
+        elif len(group) == 1:
+            fresh = cuts.add(group[0], sizes)
+            sources = [fresh.get(axis, (axis,))[0] for axis in sources]
+            dims = [tuple(new for axis in dim for new in fresh.get(axis, (axis,))) for dim in dims]
+            dims.extend((new,) for new in fresh[group[0]])
+        else:
+            dims.extend(_recut(axes, cuts, group, sizes, call.operator))
+    found = iter(dims)
+    return Value(tuple(next(found) if size > 1 else () for size in shape))
 
 
-def _piece_dims(axes: AxisTable, group: Dim, pieces: list[int], operator: str) -> list[Dim]:
-    real = [size for size in pieces if size > 1]
-    if len(real) <= 1:
-        return [group if size > 1 else () for size in pieces]
-    fresh = [axes.new_dim(size) for size in pieces]
-    reason = Reason(f"{operator} cuts an axis into parts")
-    axes.loosen(group, [axis for dim in fresh for axis in dim], reason)
-    return fresh
+def _recut(axes: AxisTable, cuts: WaitingCuts, group: Dim, sizes: Sequence[int], operator: str) -> list[Dim]:
+    """A product of axes as another product: both get a common finer one, else become free."""
+    cuts.settle([Value((group,))])
+    pieces = common_product([axes.size(axis) for axis in group], sizes)
+    try:
+        if pieces is None:
+            raise NoCommonRefinement
+        fine = iter([new for axis, own in zip(group, pieces[0], strict=True) for new in axes.split((axis,), own)])
+        return [tuple(next(fine) for _ in own) for own in pieces[1]]
+    except NoCommonRefinement:
+        axes.pin(group, Reason(f"{operator} cuts axes across"))
+        return [axes.free_part(group, size) for size in sizes]
 
 
 @register(
     *aten("view reshape _unsafe_view flatten unflatten unsqueeze squeeze view_as reshape_as _reshape_alias ravel")
 )
+@moves
 def reshape(axes: AxisTable, call: Call) -> Value:
     """Row-major reshape to the output's shape."""
-    return regroup(axes, call.value("self"), call.shape, call.operator)
+    return regroup(axes, call, call.value("self"), call.shape)
 
 
 @register(*aten("t numpy_T mT mH adjoint transpose swapaxes swapdims"))
+@moves
 def transpose(axes: AxisTable, call: Call) -> Value:
     """Exchange of two dimensions (of all, for x.T)."""
     dims = list(call.value("self").dims)
@@ -59,6 +71,7 @@ def transpose(axes: AxisTable, call: Call) -> Value:
 
 
 @register(*aten("permute"))
+@moves
 def permute(axes: AxisTable, call: Call) -> Value:
     """Dimensions in a new order."""
     dims = call.value("self").dims
@@ -66,6 +79,7 @@ def permute(axes: AxisTable, call: Call) -> Value:
 
 
 @register(*aten("movedim"))
+@moves
 def movedim(axes: AxisTable, call: Call) -> Value:
     """Some dimensions to new places, the others in their old order."""
     dims = call.value("self").dims
@@ -77,6 +91,13 @@ def movedim(axes: AxisTable, call: Call) -> Value:
 
 def _places(dims: int | Sequence[int], rank: int) -> list[int]:
     return [dim % rank for dim in ([dims] if isinstance(dims, int) else dims)]
+
+
+@register(*aten("alias clone contiguous detach lift_fresh lift_fresh_copy"))
+@moves
+def copy(axes: AxisTable, call: Call) -> Value:
+    """The same tensor."""
+    return Value(call.values()[0].dims)
 
 
 @register(*aten("expand expand_as broadcast_to"))
@@ -91,100 +112,23 @@ def expand(axes: AxisTable, call: Call) -> Value:
     return Value(tuple(dims))
 
 
-@register(*aten("slice narrow"))
-def part(axes: AxisTable, call: Call) -> Value:
-    """A part of one dimension: an axis that is cut becomes free; the whole of it stays."""
-    value = call.value("self")
-    dims = list(value.dims)
-    place = call.arguments["dim"]
-    if axes.shape(value)[place] != call.shape[place]:
-        dims[place] = _cut(axes, dims[place], call.shape[place], call.operator)
+@register(*aten("repeat tile"))
+def repeat(axes: AxisTable, call: Call) -> Value:
+    """Each dimension as often as asked, one after the other: a product (copy, unit)."""
+    old = call.value("self").dims
+    padded = ((),) * (len(call.shape) - len(old)) + old
+    dims = []
+    for dim, size in zip(padded, call.shape, strict=True):
+        copies = axes.new_dim(size // axes.dim_size(dim))
+        axes.restrict(copies, Group.PERMUTATION)
+        dims.append((*copies, *dim))
     return Value(tuple(dims))
 
 
-@register(*aten("select"))
-def select(axes: AxisTable, call: Call) -> Value:
-    """One index of one dimension, whose axis becomes free."""
-    dims = list(call.value("self").dims)
-    _cut(axes, dims.pop(call.arguments["dim"]), 1, call.operator)
-    return Value(tuple(dims))
-
-
-@register(*aten("split split_with_sizes chunk unbind"))
-def split(axes: AxisTable, call: Call) -> tuple[Value, ...]:
-    """The parts of one dimension, whose axis becomes free."""
-    value = call.value("self")
-    place = call.arguments["dim"] % len(value.dims)
-    parts = []
-    for shape in call.shapes:
-        dims = list(value.dims)
-        size = shape[place] if len(shape) == len(dims) else None
-        if size != axes.dim_size(dims[place]):
-            dims[place] = _cut(axes, dims[place], size or 1, call.operator)
-        parts.append(Value(tuple(dims if size is not None else dims[:place] + dims[place + 1 :])))
-    return tuple(parts)
-
-
-def _cut(axes: AxisTable, dim: Dim, size: int, operator: str) -> Dim:
-    fresh = axes.new_dim(size)
-    axes.pin(dim, Reason(f"{operator} takes a part of an axis"))
-    axes.pin(fresh, Reason("a part of an axis", expected=True))
-    return fresh
-
-
-@register(*aten("pad constant_pad_nd"))
-def pad(axes: AxisTable, call: Call) -> Value:
-    """Padded dimensions become free; along the others a constant that is not 0 keeps permutations only."""
-    dims, widths = list(call.value("self").dims), call.arguments["pad"]
-    for place in range(len(widths) // 2):
-        if any(widths[2 * place : 2 * place + 2]):
-            axes.pin(dims[-1 - place], Reason(f"{call.operator} pads an axis"))
-            dims[-1 - place] = axes.new_dim(call.shape[-1 - place])
-            axes.pin(dims[-1 - place], Reason("a padded axis", expected=True))
-    if call.arguments["value"]:
-        axes.restrict([axis for dim in dims for axis in dim], Group.PERMUTATION)
-    return Value(tuple(dims))
-
-
-@register(*aten("cat concat"))
-def concatenate(axes: AxisTable, call: Call) -> Value:
-    """The joined dimension becomes free; the others index the same units in all tensors."""
-    tensors = call.arguments["tensors"]
-    place = call.arguments["dim"] % len(call.shape)
-    dims = list(tensors[0].dims)
-    for value in tensors[1:]:
-        for other, (dim, known) in enumerate(zip(value.dims, dims, strict=True)):
-            if other != place:
-                axes.unify(known, dim)
-    for value in tensors:
-        axes.pin(value.dims[place], Reason(f"{call.operator} joins axes"))
-    dims[place] = axes.new_dim(call.shape[place])
-    axes.pin(dims[place], Reason("joined axes", expected=True))
-    return Value(tuple(dims))
-
-
-@register(*aten("stack"))
-def stack(axes: AxisTable, call: Call) -> Value:
-    """A new free dimension."""
-    tensors = call.arguments["tensors"]
-    for value in tensors[1:]:
-        for dim, known in zip(value.dims, tensors[0].dims, strict=True):
-            axes.unify(known, dim)
-    place = call.arguments["dim"] % len(call.shape)
-    fresh = axes.new_dim(call.shape[place])
-    axes.pin(fresh, Reason("stacked tensors", expected=True))
-    return Value((*tensors[0].dims[:place], fresh, *tensors[0].dims[place:]))
-
-
-@register(*aten("zeros zeros_like new_zeros"))
-def zeros(axes: AxisTable, call: Call) -> Value:
-    """The zero tensor is unchanged by every group."""
-    return axes.new_value(call.shape)
-
-
-@register(*aten("ones ones_like new_ones full full_like new_full"))
-def constant(axes: AxisTable, call: Call) -> Value:
-    """A tensor of one number is unchanged by permutations."""
-    value = axes.new_value(call.shape)
-    axes.restrict(value.axes, Group.PERMUTATION)
-    return value
+@register(*aten("channel_shuffle native_channel_shuffle"))
+def channel_shuffle(axes: AxisTable, call: Call) -> Value | None:
+    """Channels (group, unit) -> (unit, group)."""
+    value, groups = call.value("self"), call.arguments["groups"]
+    group, unit = axes.new_dim(groups), axes.new_dim(call.shape[1] // groups)
+    axes.unify(value.dims[1], (*group, *unit))
+    return Value((value.dims[0], (*unit, *group), *value.dims[2:]))

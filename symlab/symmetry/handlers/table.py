@@ -15,7 +15,9 @@ register it, here in a file of this folder or in your own code:
         axes.restrict(value.axes, Group.SIGNED_PERMUTATION)   # elementwise and odd
         return value                                     # same axes on the output
 
-A wrong handler does not go unseen: infer_symmetry verifies every axis on the model.
+An elementwise handler as above is complete. One that mixes units uses axes.unify (two dimensions index the same units),
+axes.pin (free, with a Reason), axes.join and axes.cut (concatenation and its parts) and axes.split (a product). A wrong
+handler does not go unseen: infer_symmetry verifies every axis on the model.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from typing import Any, TypeVar
 import torch
 
 from symlab.symmetry.axis_table import AxisTable, Value
+from symlab.symmetry.waiting_cuts import WaitingCuts
 
 Handler = Callable[[AxisTable, "Call"], "Value | tuple[Value, ...] | None"]
 H = TypeVar("H", bound=Handler)
 
 _TABLE: dict[Any, Handler] = {}
+_MOVING: set[Handler] = set()
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Call:
     operator: str
     arguments: Mapping[str, Any]  # by the names of the operator's schema, defaults filled in
     shapes: tuple[tuple[int, ...], ...]  # of the output tensors
+    cuts: WaitingCuts
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -88,6 +93,16 @@ def aten(names: str) -> tuple[Any, ...]:
     if missing:
         raise ValueError(f"torch {torch.__version__} has no aten operators {sorted(missing)}")
     return tuple(getattr(torch.ops.aten, name) for name in known)
+
+
+def moves(handler: H) -> H:
+    """Decorator: the operation only moves or takes apart units, so that cuts of its arguments may go on waiting."""
+    _MOVING.add(handler)
+    return handler
+
+
+def is_moving(handler: Handler | None) -> bool:
+    return handler in _MOVING
 
 
 def lookup(target: Any) -> Handler | None:
