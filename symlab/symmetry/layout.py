@@ -25,12 +25,15 @@ class Composite:
     the sizes of their axes.
 
     Raises:
-        ValueError: there is no segment, or one has no label.
+        ValueError: there is no segment, one has no label, or one is a bare label instead of a tuple of labels.
     """
 
     segments: tuple[tuple[str, ...], ...]
 
     def __post_init__(self) -> None:
+        bare = [segment for segment in self.segments if not isinstance(segment, tuple)]
+        if bare:
+            raise ValueError(f"each segment is a tuple of labels, ({bare[0]!r},) for one: got {self.segments}")
         if not self.segments or not all(self.segments):
             raise ValueError(f"a composite needs segments of at least one label each, got {self.segments}")
 

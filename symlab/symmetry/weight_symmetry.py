@@ -141,7 +141,7 @@ class WeightSymmetry:
         return {label: random_matrix(g, self.sizes[label], generator) for label, g in self.groups.items()}
 
     def act(self, element: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """T'[i, j, ...] = sum g_a[i, i'] g_b[j, j'] ... T[i', j', ...] for each tensor with axes (a, b, ...).
+        """T'[i, j, ...] = sum g_a[i, i'] g_b[j, j'] ... T[i', j', ...] for each part of a tensor with axes (a, b, ...).
 
         `element` maps axis labels to matrices [n, n]; an axis that it lacks is left alone. `tensors` may hold any
         subset of the parameters, each with an optional leading sample dimension.

@@ -225,6 +225,12 @@ def test_empty_composite(segments):
         Composite(segments)
 
 
+@pytest.mark.parametrize("segments", [("ab", "c"), (["a"],)])
+def test_a_segment_is_a_tuple(segments):
+    with pytest.raises(ValueError, match="each segment is a tuple of labels"):
+        Composite(segments)
+
+
 def test_vectorised_over_models_and_differentiable():
     """split and merge under torch.func.vmap and autograd, with gates and an axis that occurs twice."""
     symmetry = symmetry_of(*SYSTEMS["lstm"])

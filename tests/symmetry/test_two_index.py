@@ -32,7 +32,7 @@ TWO_AXES = plain(W="hh", V="kk", U="kh")
 BESIDE = plain(W="hhkf", b="h", c="k", V="hkh")
 
 SYSTEMS = [
-    *((RECURRENT, {"h": n, "i": 2, "o": 2}, {"h": "S"}) for n in (1, 2, 3, 4)),
+    *((RECURRENT, {"h": n, "i": 2, "o": 2}, {"h": "S"}) for n in (1, 2, 3, 4, 5)),
     *((RECURRENT, {"h": n, "i": 2, "o": 2}, {"h": "B"}) for n in (1, 2, 3)),
     (TWO_AXES, {"h": 3, "k": 2}, {"h": "S", "k": "S"}),
     (TWO_AXES, {"h": 4, "k": 3}, {"h": "S", "k": "S"}),
