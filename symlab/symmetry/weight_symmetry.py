@@ -165,7 +165,11 @@ class WeightSymmetry:
         return [torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0] for pieces in rows]
 
     def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
-        """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k] (mean free along permutation axes)."""
+        """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k].
+
+        The rows of G_k are combinations of rows that `split` gives: mean free along permutation axes, symmetric in a
+        block "h:symmetric", and so on.
+        """
         sums: dict[int, Tensor] = {}  # number of the part -> sum of its pieces
         for block, rows in zip(self.blocks, pieces, strict=True):
             for piece in block.pieces:
