@@ -47,3 +47,12 @@ def over_data(values: Sequence[float | None], errors: Sequence[float | None]) ->
         return {"value": mean, "error": errors[0], "spread": None}
     spread = math.sqrt(sum((value - mean) ** 2 for value in known) / (len(known) - 1))
     return {"value": mean, "error": spread / math.sqrt(len(known)), "spread": spread}
+
+
+def verdict_lines(verdicts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What `judge` found, one line per key, for the console."""
+    lines = []
+    for key, found in verdicts.items():
+        value = "no number" if found["value"] is None else f"{found['value']:.4g}"
+        lines.append(f"{key}: {value}, expected {found['low']:g} to {found['high']:g}: {found['verdict']}")
+    return lines
