@@ -5,6 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from symlab.symmetry import Composite, Group, InvariantOperator, WeightSymmetry
@@ -97,6 +99,34 @@ def test_split_act_and_matvec(system):
     torch.testing.assert_close(symmetry.flatten(operator.matvec(x)), flat @ operator.dense())
     torch.testing.assert_close(symmetry.project_dense(operator.dense()).dense(), operator.dense())
     assert sum(b.copies * b.dimension for b in symmetry.blocks) == symmetry.num_parameters
+
+
+@st.composite
+def systems(draw):
+    """Up to three tensors of random segments and products over three axes, of at most 40 weights in all."""
+    sizes = {label: draw(st.integers(1, 3)) for label in "abc"}
+    groups = {label: draw(st.sampled_from("SB")) for label in draw(st.sampled_from(["a", "b", "ab", "abc"]))}
+    segment = st.lists(st.sampled_from("abc"), min_size=1, max_size=2).map(tuple)
+    dimension = st.lists(segment, min_size=1, max_size=3).map(tuple)
+    tensors = {f"t{i}": draw(st.lists(dimension, max_size=2).map(tuple)) for i in range(draw(st.integers(1, 3)))}
+    parts = [sum(chosen, ()) for dims in tensors.values() for chosen in itertools.product(*dims)]
+    assume(all(part.count(label) <= 2 for part in parts for label in "abc"))
+    assume(sum(int(np.prod(two.shape_of(dims, sizes))) for dims in tensors.values()) <= 40)
+    used = {label for part in parts for label in part}
+    return tensors, sizes, {label: kind for label, kind in groups.items() if label in used}
+
+
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@given(systems())
+def test_random_systems_equal_the_average_over_all_elements(system):
+    tensors, sizes, groups = system
+    symmetry = symmetry_of(tensors, sizes, groups)
+    x = normal(symmetry, 2)
+    flat = symmetry.flatten(x).numpy()
+    expected, _ = two.averages(flat.T @ flat / 2, flat[0], two.all_representations(tensors, sizes, groups))
+    np.testing.assert_allclose(symmetry.project(x).dense(), expected, atol=1e-12)
+    counts = two.numbers(two.all_representations(tensors, sizes, groups))
+    np.testing.assert_allclose((symmetry.num_factors, symmetry.num_mean_factors), counts, atol=1e-9)
 
 
 def test_gradients_of_transformed_lstms():
