@@ -271,15 +271,15 @@ def _nontrivial_groups(
     unknown = sorted(set(groups) - set(sizes))
     if unknown:
         raise ValueError(f"groups names axes that no tensor has: {unknown}; the axes are {list(sizes)}")
+    often = {a: name for name, part in parts for a in part.labels if part.labels.count(a) > 2}
     kept: dict[str, Group] = {}
     for label, n in sizes.items():
         group = groups.get(label, Group.TRIVIAL)
         if group is Group.TRIVIAL or (group is Group.PERMUTATION and n == 1):
             continue
-        often = [name for name, part in parts if part.labels.count(label) > 2]
-        if often:
+        if label in often:
             warnings.warn(
-                f"axis {label!r} occurs more than twice in {often[0]}: treated as free (its symmetry needs a larger "
+                f"axis {label!r} occurs more than twice in {often[label]}: treated as free (its symmetry needs a larger "
                 "algebra)",
                 stacklevel=3,
             )
