@@ -1,7 +1,7 @@
 """Running second moments with the structure of a symmetry, and their roots: pure functions on tensors.
 
-Legend: k  isotypic block;  G_k [1, m_k, N_k]  the pieces of a gradient in it;  D_k  dimension of its irreducible piece;
-M_k [m_k, m_k]  running second moment.
+Legend: k  isotypic block;  G_k [S, m_k, N_k]  the pieces in it, first those of a gradient;
+D_k  dimension of its irreducible piece;  M_k [m_k, m_k]  running second moment.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,16 @@ from symlab.symmetry.blocks import Block
 
 
 def in_precision(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """The pieces G_k [1, m_k, N_k], those with m_k > 1 in the precision of the statistics."""
+    """The pieces G_k [S, m_k, N_k], those with m_k > 1 in the precision of the statistics."""
     return [g.to(dtype) if block.copies > 1 else g for block, g in zip(blocks, pieces, strict=True)]
 
 
 def second_moments(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    """G_k G_k^T / D_k [m_k, m_k] of each block, from the pieces of `in_precision`."""
+    """G_k G_k^T / D_k [m_k, m_k] of each block, G_k [m_k, N_k] the first of the pieces of `in_precision`."""
     moments = []
     for block, g in zip(blocks, pieces, strict=True):
         if block.copies == 1:
-            moments.append(torch.linalg.vector_norm(g, dtype=dtype).square().div(block.dimension).reshape(1, 1))
+            moments.append(torch.linalg.vector_norm(g[0], dtype=dtype).square().div(block.dimension).reshape(1, 1))
         else:
             moments.append((g[0] @ g[0].mT).div_(block.dimension))
     return moments
@@ -30,8 +30,7 @@ def second_moments(blocks: Sequence[Block], pieces: Sequence[Tensor], dtype: tor
 
 def update_moments(moments: Sequence[Tensor], increments: Sequence[Tensor], beta: float) -> None:
     """M_k <- beta M_k + (1 - beta) G_k G_k^T / D_k, in place."""
-    for moment, increment in zip(moments, increments, strict=True):
-        moment.lerp_(increment, 1 - beta)
+    torch._foreach_lerp_(list(moments), list(increments), 1 - beta)
 
 
 def refreshed(moments: Sequence[Tensor], bases: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:

@@ -35,12 +35,12 @@ logger = logging.getLogger("symlab")
 
 
 class _Gathered(NamedTuple):
-    """The gradients of one group at one step, and what they add to the statistics."""
+    """What one group contributes at one step, before anything is changed."""
 
     parameters: Mapping[str, Tensor]
-    gradients: Mapping[str, Tensor]  # [1, *shape]
-    pieces: list[Tensor]  # [1, m_k, N_k]
-    increments: list[Tensor]  # [m_k, m_k]
+    velocity: Mapping[str, Tensor]  # [1, *shape]: momentum's b_t, the gradients themselves without momentum
+    pieces: list[Tensor]  # [S, m_k, N_k]: of the gradients, behind them (S = 2) of the velocity
+    increments: list[Tensor]  # [m_k, m_k], what the gradients add to the statistics
 
 
 class SymO(Optimizer):
@@ -140,18 +140,22 @@ class SymO(Optimizer):
         if all(p.grad is None for p in parameters.values()):
             return None
         gradients = {name: plan.gradient(name, p) for name, p in parameters.items()}  # [1, *shape]
+        velocity, both = gradients, gradients
+        if group["momentum"]:
+            velocity = self._velocity(group["momentum"], parameters, gradients)
+            both = {name: torch.cat((g, velocity[name])) for name, g in gradients.items()}  # [2, *shape]
         blocks, dtype = plan.symmetry.blocks, self.statistics_dtype
-        pieces = in_precision(blocks, plan.symmetry.split(gradients), dtype)  # [1, m_k, N_k]
+        pieces = in_precision(blocks, plan.symmetry.split(both), dtype)  # [S, m_k, N_k]
         increments = second_moments(blocks, pieces, dtype)  # [m_k, m_k]
         # one bad entry of the gradient makes the trace of its block infinite or NaN
         if not math.isfinite(float(torch.stack([m.trace() for m in increments]).sum())):
             bad = [name for name, g in gradients.items() if not bool(g.isfinite().all())]
             fault = "holds NaN or inf" if bad else f"is too large to be squared in {dtype}"
             raise FloatingPointError(f"the gradient of {(bad or list(gradients))[0]} {fault}: nothing was changed")
-        return _Gathered(parameters, gradients, pieces, increments)
+        return _Gathered(parameters, velocity, pieces, increments)
 
     def _step_group(self, group: dict[str, Any], plan: Plan, gathered: _Gathered) -> None:
-        parameters, gradients, pieces, increments = gathered
+        parameters, velocity, pieces, increments = gathered
         state = self.state[group["params"][0]]
         state["step"] = step = state.get("step", 0) + 1
         if "moments" not in state:
@@ -166,30 +170,28 @@ class SymO(Optimizer):
             state["eigenvectors"] = [q for _, q in systems]
         scale = (1 - group["beta"] ** step, group["damping"], group["exponent"])
         roots = [(q, power_of(values, *scale)) for values, q in systems]
-        if group["momentum"]:
-            velocity = plan.symmetry.split(self._momentum(group, parameters, gradients))
-            pieces = in_precision(plan.symmetry.blocks, velocity, self.statistics_dtype)
-        directions = [apply_root(q, f, g, plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
+        directions = [apply_root(q, f, g[-1:], plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
         updates = plan.symmetry.merge(directions)  # [1, *shape]
         for name, p in parameters.items():
             if p.grad is not None:
+                if group["momentum"]:
+                    self.state[p]["momentum_buffer"] = velocity[name]
                 if group["weight_decay"]:
                     p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(updates[name].reshape(p.shape).to(p.dtype), alpha=-group["lr"])
 
-    def _momentum(
-        self, group: Mapping[str, Any], parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
+    def _velocity(
+        self, momentum: float, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        buffers = {}
+        """b_t = momentum b_{t-1} + g_t [1, *shape], as new tensors; b_{t-1} where there is no gradient."""
+        velocity = {}
         for name, p in parameters.items():
-            if p.grad is None:
-                buffers[name] = self.state[p].get("momentum_buffer", gradients[name])
-                continue
-            buffer = self.state[p].get("momentum_buffer")
-            self.state[p]["momentum_buffer"] = buffers[name] = (
-                gradients[name].clone() if buffer is None else buffer.mul_(group["momentum"]).add_(gradients[name])
-            )
-        return buffers
+            buffer = self.state[p].get("momentum_buffer") if p in self.state else None
+            if buffer is None:
+                velocity[name] = gradients[name].clone()
+            else:
+                velocity[name] = buffer if p.grad is None else torch.add(gradients[name], buffer, alpha=momentum)
+        return velocity
 
     def coverage(self) -> list[Coverage]:
         """One row per tensor: the blocks that hold it, and its number of weights."""
