@@ -279,8 +279,8 @@ def _nontrivial_groups(
             continue
         if label in often:
             warnings.warn(
-                f"axis {label!r} occurs more than twice in {often[label]}: treated as free (its symmetry needs a larger "
-                "algebra)",
+                f"axis {label!r} occurs more than twice in {often[label]}: treated as free (its symmetry needs a "
+                "larger algebra)",
                 stacklevel=3,
             )
             continue
