@@ -41,7 +41,9 @@ def _expand(axes: AxisTable, dim: Dim) -> Segments:
 
 
 def _first_concatenation(axes: AxisTable, factors: Dim) -> int | None:
-    return next((place for place, axis in enumerate(factors) if axes.parts(axis) != (axis,)), None)
+    """Where the first concatenation is that is not free as a whole (such a one is an axis like any other)."""
+    joined = (place for place, axis in enumerate(factors) if axes.parts(axis) != (axis,) and not axes.is_free((axis,)))
+    return next(joined, None)
 
 
 def _free_outer(axes: AxisTable, dim: Dim) -> None:

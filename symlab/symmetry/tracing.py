@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 Inputs = Any  # a tensor, or a (nested) tuple or dict of tensors; a tuple holds the forward's positional arguments
 
@@ -54,7 +54,7 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
 
     def forward(*tensors: Tensor) -> Any:
         state = dict(zip(names, tensors, strict=False))
-        return call_model(model, state, tree_unflatten(list(tensors[len(names) :]), structure))
+        return tree_leaves(call_model(model, state, tree_unflatten(list(tensors[len(names) :]), structure)))
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     tensors = [fake.from_tensor(tensor.detach()) for tensor in (*parameters.values(), *buffers.values(), *leaves)]
@@ -78,6 +78,8 @@ def trace(model: nn.Module, inputs: Inputs) -> Trace:
 
 def _check(model: nn.Module, parameters: Mapping[str, Tensor], leaves: Sequence[Any]) -> None:
     name = type(model).__name__
+    if isinstance(model, nn.DataParallel):
+        raise ValueError("DataParallel only wraps a model, and cannot be traced: give its model.module")
     if not parameters:
         raise ValueError(f"{name} has no parameters, so there is no symmetry to infer")
     for key, parameter in parameters.items():

@@ -80,3 +80,21 @@ def gradients_move_with_weights(model: nn.Module, inputs: Tensor, symmetry: Weig
     moved, expected = gradient(acted), symmetry.act(element, gradient(weights))
     close = [torch.allclose(moved[name], expected[name], rtol=1e-8, atol=1e-8) for name in weights]
     return all(close) and any(not torch.equal(acted[name], weights[name]) for name in weights)
+
+
+class Module(nn.Module):
+    """Named submodules, and a forward pass that is a function of the test."""
+
+    def __init__(self, forward, **modules):
+        super().__init__()
+        self.function = forward
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, *inputs):
+        return self.function(self, *inputs)
+
+
+def kinds(symmetry: WeightSymmetry) -> list[tuple[str, int]]:
+    """The groups that are not trivial with their sizes, sorted: P (permutations), B (signed), O (orthogonal)."""
+    return sorted((group.name[0].replace("S", "B"), symmetry.sizes[label]) for label, group in symmetry.groups.items())

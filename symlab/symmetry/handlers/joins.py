@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from symlab.symmetry.axis_table import AxisTable, Dim, Reason, Value
 from symlab.symmetry.groups import Group
+from symlab.symmetry.handlers.elementwise import broadcast
 from symlab.symmetry.handlers.parts import segment
 from symlab.symmetry.handlers.table import Call, aten, register
 
@@ -100,3 +103,28 @@ def constant(axes: AxisTable, call: Call) -> Value:
     value = axes.new_value(call.shape)
     axes.restrict(value.axes, Group.PERMUTATION)
     return value
+
+
+@register(torch.ops.aten.zero_)
+def set_to_zero(axes: AxisTable, call: Call) -> Value:
+    """Units set to zero in place: what is left of them is unchanged by every group."""
+    return Value(call.value("self").dims)
+
+
+@register(torch.ops.aten.fill_)
+def set_to_constant(axes: AxisTable, call: Call) -> Value:
+    """Units set to one number in place."""
+    value = call.value("self")
+    axes.restrict(value.axes, Group.PERMUTATION)
+    return Value(value.dims)
+
+
+@register(torch.ops.aten.copy_)
+def set_to_values(axes: AxisTable, call: Call) -> Value:
+    """Units set in place to those of another tensor, along whose missing dimensions they are constant."""
+    own, other = call.value("self"), call.value("src")
+    _, carriers = broadcast(axes, (own, other), call.shape)
+    for dim, count in zip(own.dims, carriers, strict=True):
+        if count < 2:
+            axes.restrict(dim, Group.PERMUTATION)
+    return Value(own.dims)

@@ -57,7 +57,7 @@ def reshape(axes: AxisTable, call: Call) -> Value:
     return regroup(axes, call, call.value("self"), call.shape)
 
 
-@register(*aten("t numpy_T mT mH adjoint transpose swapaxes swapdims"))
+@register(*aten("t numpy_T mT mH matrix_H adjoint transpose swapaxes swapdims"))
 @moves
 def transpose(axes: AxisTable, call: Call) -> Value:
     """Exchange of two dimensions (of all, for x.T)."""
