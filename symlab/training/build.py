@@ -9,7 +9,7 @@ from symlab.training import losses
 from symlab.training.evaluate import eval_mode
 from symlab.training.factories import Loss, ModelFactory, OptimizerFactory
 
-SAMPLE_ROWS = 32
+SAMPLE_ROWS = 8
 """Training rows that an optimizer's factory is given, enough to trace the model and check its symmetry."""
 
 
