@@ -15,7 +15,7 @@ from symlab.curvature.problem import Problem, seeded
 from symlab.symmetry import WeightSymmetry
 
 GIB = 1024**3
-CACHE = 32 * 1024**2
+CACHE = 128 * 1024**2
 """Working set of a chunk beyond which more models at once are no faster (bytes)."""
 
 _SAMPLE_ROWS = 8
@@ -99,7 +99,7 @@ def model_bytes(problem: Problem, quantities: Sequence[str], dense: bool) -> int
 
 
 def activation_bytes(problem: Problem) -> int:
-    """A, from a forward pass of at most 8 rows: what autograd saves of it, parameters left out."""
+    """A, from a forward pass of at most 8 rows: what autograd saves of it, parameters and data (shared) left out."""
     rows = min(problem.row_batch or problem.num_rows, problem.num_rows)
     sample = min(rows, _SAMPLE_ROWS)
     parameters = {
@@ -107,7 +107,8 @@ def activation_bytes(problem: Problem) -> int:
         for name, p in problem.model.named_parameters()
         if name in problem.shapes
     }
-    own = {p.untyped_storage().data_ptr() for p in parameters.values()}
+    shared = [*parameters.values(), problem.inputs, problem.targets]
+    own = {x.untyped_storage().data_ptr() for x in shared}
     saved: dict[int, int] = {}
 
     def keep(x: Tensor) -> Tensor:
