@@ -16,9 +16,14 @@ PAGES = ["README.md", *(f"docs/{name}.md" for name in ("getting-started", "conce
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
     "train": ["epochs=2", "data.num_train=60", "data.num_test=20"],
-    "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2"],
+    "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2", "threads=1"],
     "symmetry": ["data.num_train=60", "data.num_test=20"],
     "plot": [],
+}
+SMALLER = {  # further keys of lines that name what is large
+    "preact_resnet": ["model.width=4"],
+    "experiment=resnet_": ["model.width=4"],
+    "benchmark_preact": ["data.size=8"],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
 FORMS = (
@@ -32,6 +37,7 @@ FORMS = (
     "VALUE",
 )  # forms, and what needs own files
 EXTRAS = {"data=digits": "sklearn", "shampoo": "pytorch_optimizer", "benchmark": "pytorch_optimizer"}
+EXTRAS |= dict.fromkeys(("resnet_digits", "benchmark_preact"), "sklearn")
 
 
 def typed(text):
@@ -94,6 +100,7 @@ def test_command(page, line, folder, monkeypatch, capsys):
         pytest.skip("resuming a sweep is tested in test_cli_resume.py")
     shows_only = any(word in ("--help", "--cfg", "--version", "-sc") for word in words)
     small = [] if shows_only or any(word.startswith("resume=") for word in words) else SMALL[job]
+    small = small + [key for mark, keys in SMALLER.items() if mark in line and small for key in keys]
     monkeypatch.chdir(folder)
     try:
         code = main([*words, *small])
