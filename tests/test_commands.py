@@ -18,11 +18,15 @@ SMALL = {
     "train": ["epochs=2", "data.num_train=60", "data.num_test=20"],
     "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2", "threads=1"],
     "symmetry": ["data.num_train=60", "data.num_test=20"],
+    "factor_momentum": [
+        *("data.num_train=60", "data.num_test=20", "models=3", "steps=4", "every=2", "report=[2,4]", "~expected"),
+    ],
+    "local_curvature": ["data.num_train=60", "data.num_test=20", "steps=2", "seeds=[0,1]"],
     "plot": [],
 }
 SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
-    "experiment=resnet_": ["model.width=4"],
+    "experiment=resnet_": ["model.width=4", "batch_size=20"],
     "benchmark_preact": ["data.size=8"],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
@@ -37,7 +41,7 @@ FORMS = (
     "VALUE",
 )  # forms, and what needs own files
 EXTRAS = {"data=digits": "sklearn", "shampoo": "pytorch_optimizer", "benchmark": "pytorch_optimizer"}
-EXTRAS |= dict.fromkeys(("resnet_digits", "benchmark_preact"), "sklearn")
+EXTRAS |= dict.fromkeys(("resnet_digits", "benchmark_preact", "local_curvature_digits"), "sklearn")
 
 
 def typed(text):
@@ -79,7 +83,7 @@ def folder(tmp_path_factory):
 
 def test_there_are_commands_of_every_job():
     jobs = {path.stem for path in (ROOT / "conf").glob("*.yaml")} - {"base"}
-    assert jobs <= {line.split()[1] for _, line in COMMANDS}
+    assert jobs <= {line.split()[1].replace("-", "_") for _, line in COMMANDS}
     assert jobs == set(SMALL)
     assert all(line.startswith("symlab ") for _, line in COMMANDS)
 
@@ -99,7 +103,7 @@ def test_command(page, line, folder, monkeypatch, capsys):
     if "-m" in words and any(word.startswith("resume=") for word in words):
         pytest.skip("resuming a sweep is tested in test_cli_resume.py")
     shows_only = any(word in ("--help", "--cfg", "--version", "-sc") for word in words)
-    small = [] if shows_only or any(word.startswith("resume=") for word in words) else SMALL[job]
+    small = [] if shows_only or any(word.startswith("resume=") for word in words) else SMALL[job.replace("-", "_")]
     small = small + [key for mark, keys in SMALLER.items() if mark in line and small for key in keys]
     monkeypatch.chdir(folder)
     try:

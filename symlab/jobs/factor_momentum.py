@@ -260,8 +260,8 @@ def _check_memory(layout: FactorLayout, models: int, betas: int, memory_gib: flo
     needed = 8 * layout.size * models * (2 * betas + 3) / 2**30
     if needed > memory_gib:
         raise BadInput(
-            f"{layout.size} factors of {models} nets and {betas} averages need {needed:.3g} GiB, more than"
-            f" memory_gib={memory_gib:g}: take fewer models or betas, or a smaller net"
+            f"the {layout.size} entries of the factors of {models} nets, {betas} averages each, need {needed:.3g} GiB,"
+            f" more than memory_gib={memory_gib:g}: take fewer models or betas, or a smaller net"
         )
 
 

@@ -234,16 +234,20 @@ def _parameters(net: nn.Module, most: int) -> int:
         size = 8 * count**2 / 2**30
         raise BadInput(
             f"the model has {count:,} weights, more than max_parameters={most}: each of several matrices would take"
-            f" {size:.3g} GiB, and its eigenvectors long; take a smaller model, e.g. experiment=local_curvature_tanh, or"
-            " data=digits model.hidden=[10]"
+            f" {size:.3g} GiB, and its eigenvectors long; take a smaller model, e.g. data=digits model.hidden=[10], or"
+            " experiment=local_curvature_tanh"
         )
     return count
 
 
 def number_names() -> list[str]:
-    """Keys of the summary's numbers."""
+    """Keys of the summary's numbers: cosine_<reference>, share_<reference> and, for curvature that is there both exact
+    and structured, gain_<reference>: by how much the structured one's cosine is larger.
+    """
     names = [reference.name for reference in REFERENCES]
-    return [*(f"cosine_{name}" for name in names), f"share_{STEP}", *(f"share_{name}" for name in names)]
+    gains = [name for name in names if f"structured_{name}" in names]
+    shares = [f"share_{STEP}", *(f"share_{name}" for name in names)]
+    return [*(f"cosine_{name}" for name in names), *shares, *(f"gain_{name}" for name in gains)]
 
 
 def summary_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float | None]]:
@@ -251,13 +255,24 @@ def summary_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     numbers = {}
     for name in number_names():
         column, _, reference = name.partition("_")
-        by_seed: dict[int, list[float | None]] = {}
-        for row in rows:
-            if row["reference"] == reference:
-                by_seed.setdefault(row["seed"], []).append(row[column])
-        means = [_mean([cell for cell in cells if cell is not None]) for cells in by_seed.values()]
+        if column == "gain":
+            pairs = zip(
+                _means(rows, "cosine", f"structured_{reference}"), _means(rows, "cosine", reference), strict=True
+            )
+            means = [None if own is None or exact is None else own - exact for own, exact in pairs]
+        else:
+            means = _means(rows, column, reference)
         numbers[name] = over_data(means, [None] * len(means))
     return numbers
+
+
+def _means(rows: Sequence[Mapping[str, Any]], column: str, reference: str) -> list[float | None]:
+    """For each seed the mean of the column over the recorded steps."""
+    by_seed: dict[int, list[float | None]] = {}
+    for row in rows:
+        if row["reference"] == reference:
+            by_seed.setdefault(row["seed"], []).append(row[column])
+    return [_mean([cell for cell in cells if cell is not None]) for cells in by_seed.values()]
 
 
 def _mean(values: Sequence[float]) -> float | None:
