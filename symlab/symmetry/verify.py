@@ -34,6 +34,8 @@ SHOWN = 8  # axes named in one error
 DROPOUTS = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
 
 
+Move = Callable[[Tensor, int], Tensor]  # a tensor and a dimension -> the tensor with that dimension moved
+
 # name -> for each dimension its segments -> for each segment its factors -> (label of the axis, size)
 Layouts = Mapping[str, Sequence[Sequence[Sequence[tuple[str, int]]]]]
 
@@ -183,38 +185,46 @@ def _moved(
     state: Mapping[str, Tensor], trace: Trace, layouts: Layouts, elements: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """The state with these axes moved in all places: parts and factors of dimensions as well."""
-    signless = {label: element.abs() for label, element in elements.items()}
+    moves = {label: _move(element) for label, element in elements.items()}
+    statistics = any(name not in trace.parameters for name in layouts)
+    signless = {label: _move(element.abs()) for label, element in elements.items() if statistics}
     moved = dict(state)
     for name, layout in layouts.items():
         for dim, segments in enumerate(layout):
             if any(label in elements for segment in segments for label, _ in segment):
-                follows = elements if name in trace.parameters else signless
+                follows = moves if name in trace.parameters else signless
                 moved[name] = _moved_dimension(moved[name], dim, segments, follows)
     return moved
 
 
 def _moved_dimension(
-    tensor: Tensor, dim: int, segments: Sequence[Sequence[tuple[str, int]]], elements: Mapping[str, Tensor]
+    tensor: Tensor, dim: int, segments: Sequence[Sequence[tuple[str, int]]], moves: Mapping[str, Move]
 ) -> Tensor:
     sizes = [[size for _, size in segment] for segment in segments]
     pieces = []
     for segment, own, piece in zip(segments, sizes, tensor.split([math.prod(s) for s in sizes], dim), strict=True):
         viewed = piece.unflatten(dim, own)
         for k, (label, _) in enumerate(segment):
-            if label in elements:
-                viewed = _along(elements[label], viewed, dim + k)
+            if label in moves:
+                viewed = moves[label](viewed, dim + k)
         pieces.append(viewed.reshape(piece.shape))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
 
 
-def _along(element: Tensor, tensor: Tensor, dim: int) -> Tensor:
-    """sum_j g[i, j] T[.., j, ..]; by index if g is a signed permutation, which is exact in every dtype."""
-    if bool((element.count_nonzero(dim=1) == 1).all()):
-        source = element.abs().argmax(dim=1)
-        signs = element.gather(1, source[:, None]).to(tensor)  # [n, 1]
-        picked = tensor.movedim(dim, 0)[source.to(tensor.device)]
-        return (picked * signs.reshape(-1, *(1,) * (tensor.ndim - 1))).movedim(0, dim)
-    return torch.tensordot(element.to(tensor), tensor, dims=([1], [dim])).movedim(0, dim)
+def _move(element: Tensor) -> Move:
+    """T, dim -> sum_j g[i, j] T[.., j, ..]; by index if g is a signed permutation, which is exact in every dtype."""
+    if not bool((element.count_nonzero(dim=1) == 1).all()):
+        return lambda tensor, dim: torch.tensordot(element.to(tensor), tensor, dims=([1], [dim])).movedim(0, dim)
+    source = element.abs().argmax(dim=1)
+    signs = element.gather(1, source[:, None])  # [n, 1]
+
+    def by_index(tensor: Tensor, dim: int) -> Tensor:
+        picked = tensor.index_select(dim, source.to(tensor.device))
+        if bool((signs > 0).all()):
+            return picked
+        return picked * signs.to(tensor).reshape(-1, *(1,) * (tensor.ndim - 1 - dim))
+
+    return by_index
 
 
 def _outputs(model: nn.Module, state: Mapping[str, Tensor], points: Inputs, seed: int) -> list[Tensor]:
