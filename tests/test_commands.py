@@ -12,22 +12,34 @@ from symlab.cli import main
 from tests.cli_lab import close_handlers
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", *(f"docs/{name}.md" for name in ("getting-started", "concepts", "extending", "configuration"))]
+PAGES = [
+    "README.md",
+    *(f"docs/{name}.md" for name in ("getting-started", "concepts", "extending", "configuration", "curvature")),
+    "docs/curvature_dynamics.md",
+]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
     "train": ["epochs=2", "data.num_train=60", "data.num_test=20"],
     "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2", "threads=1"],
     "symmetry": ["data.num_train=60", "data.num_test=20"],
     "factor_momentum": [
-        *("data.num_train=60", "data.num_test=20", "models=3", "steps=4", "every=2", "report=[2,4]", "~expected"),
+        *("data.num_train=60", "data.num_test=20", "threads=1", "models=3"),
+        *("steps=4", "every=2", "report=[2,4]", "~expected"),
     ],
-    "local_curvature": ["data.num_train=60", "data.num_test=20", "steps=2", "seeds=[0,1]"],
+    "local_curvature": [
+        *("data.num_train=60", "data.num_test=20", "model.hidden=[3]", "steps=2", "seeds=[0,1]", "threads=1"),
+    ],
+    "curvature": [
+        *("data.num_train=20", "data.num_test=10", "models=6", "smallest=2", "singles=2", "checkpoint_every_s=1000"),
+        *("~plot@plots.matrix_panels", "~plot@plots.spectrum", "~plot@plots.reduced_matrix"),  # see tests/jobs
+    ],
     "plot": [],
 }
 SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
     "experiment=resnet_": ["model.width=4", "batch_size=20"],
     "benchmark_preact": ["data.size=8"],
+    "_teachers": ["data_seeds=[0,1]"],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
 FORMS = (

@@ -73,12 +73,13 @@ def local_curvature(
 def look_of(name: str) -> Look:
     """A direction and its structured counterpart look the same, for they stand in different panels."""
     own = name.removeprefix(STRUCTURED)
-    return Look(NAMES[own], *LOOKS[own])
+    width = 2.6 if own == "hessian" else 1.3  # it often runs under the GGN's
+    return Look(NAMES[own], *LOOKS[own], width=width)
 
 
 def _handles(looks: Sequence[Look], table: pd.DataFrame) -> list[Artist]:
     handles: list[Artist] = [
-        Line2D([], [], color=look.colour, linestyle=look.linestyle, linewidth=1.3, label=look.label)
+        Line2D([], [], color=look.colour, linestyle=look.linestyle, linewidth=look.width, label=look.label)
         for look in dict.fromkeys(looks)
     ]
     repeats = len(table[[name for name in ("run", "seed") if name in table.columns]].drop_duplicates())

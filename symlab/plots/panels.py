@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -24,6 +25,7 @@ class Look:
     colour: str
     linestyle: Literal["-", "--"] = "-"
     marker: str = ""
+    width: float = 1.3  # points
 
 
 def stacked_panels(
@@ -38,7 +40,7 @@ def stacked_panels(
     if not (width_in > 0 and height_in > 0):
         raise ValueError(f"width_in and height_in must be positive, got {width_in} and {height_in}")
     heading = wrapped(title, width_in - 0.2, TITLE_PT)
-    columns = legend_columns([str(handle.get_label()) for handle in handles], width_in)
+    columns = legend_columns([_shown(str(handle.get_label())) for handle in handles], width_in)
     lines = heading.count("\n") + 1 + math.ceil(len(handles) / columns)
     height = (height_in + LINE_IN) * len(panels) + LINE_IN * lines
     figure = Figure(figsize=(width_in, height), dpi=DPI, layout="constrained")
@@ -61,6 +63,11 @@ def stacked_panels(
     return figure, grid
 
 
+def _shown(label: str) -> str:
+    """A label without the marks of its formulas, which take no room."""
+    return re.sub(r"\\[a-z]+|[${}^_]", "", label)
+
+
 def over_repeats(rows: pd.DataFrame, y: str, repeats: Sequence[str], spread: str | None) -> pd.DataFrame:
     """Per step the mean of column `y` over all repeats and what it is surrounded by: columns step, mean, half.
 
@@ -79,7 +86,7 @@ def over_repeats(rows: pd.DataFrame, y: str, repeats: Sequence[str], spread: str
 def draw_series(axes: Axes, series: pd.DataFrame, look: Look) -> None:
     """The mean, and a band of mean +- half."""
     step, mean, half = (series[name].to_numpy(float) for name in ("step", "mean", "half"))
-    (line,) = axes.plot(step, mean, color=look.colour, linewidth=1.3)
+    (line,) = axes.plot(step, mean, color=look.colour, linewidth=look.width)
     line.set(linestyle=look.linestyle, marker=look.marker, markersize=3, markevery=max(len(step) // 6, 1))
     axes.fill_between(step, mean - half, mean + half, color=look.colour, alpha=0.15, linewidth=0)
 
