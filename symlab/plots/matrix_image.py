@@ -45,11 +45,11 @@ def colour_limit(matrices: list[np.ndarray], quantile: float) -> float:
     return float(np.quantile(magnitudes, quantile)) if len(magnitudes) else 1.0
 
 
-def add_colour_bar(figure: Figure, image: AxesImage, axes: Axes | np.ndarray, beyond: bool) -> None:
+def add_colour_bar(figure: Figure, image: AxesImage, axes: Axes | np.ndarray, beyond: bool, label: str) -> None:
     """The scale under `axes` (one, or all that share it); pointed ends where entries lie `beyond` it."""
     ends = "both" if beyond else "neither"
     bar = figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, aspect=30, pad=0.03, extend=ends)
     bar.ax.tick_params(labelsize=SMALL_PT)
     bar.ax.ticklabel_format(axis="x", style="sci", scilimits=(-2, 3))
     bar.ax.xaxis.get_offset_text().set_fontsize(SMALL_PT)
-    bar.set_label("entry", fontsize=SMALL_PT)
+    bar.set_label(label, fontsize=SMALL_PT)

@@ -18,14 +18,15 @@ def matrix_panels(
 ) -> Figure | None:
     """Measured matrices at the first and the last step, P(C) at the last step, and C - P(C), on one symmetric scale.
 
-    P is the projection on the commutant: the theory, fitted. The scale ends at the `quantile` of the magnitudes that
-    are not zero, over all panels; entries beyond it have the colour of the end. `width_in` in inches.
+    P is the projection on the commutant: the theory, fitted. Each panel's entries are divided by the unit of its step,
+    which stands over it: the `quantile` of the magnitudes of C and P(C) that are not zero; gradients shrink along
+    training by orders of magnitude. Entries beyond one unit have the colour of the end. `width_in` in inches.
 
     None where no matrix is kept (dense=false), and for a vector. Raises ValueError unless 0 < quantile <= 1.
     """
     if not 0 < quantile <= 1:
         raise ValueError(f"quantile must lie in (0, 1], got {quantile}")
-    panels = _panels(view)
+    panels = _panels(view, quantile)
     if not panels:
         return None
     heading = wrapped(title, width_in - 0.2, TITLE_PT)
@@ -35,20 +36,19 @@ def matrix_panels(
     FigureCanvasAgg(figure)
     figure.suptitle(heading, fontsize=TITLE_PT)
     grid = figure.subplots(rows, 2, squeeze=False)
-    largest = colour_limit(list(panels.values()), quantile)
     for index, (name, matrix) in enumerate(panels.items()):
         axes = grid[index // 2, index % 2]
-        image = draw_matrix(axes, matrix, largest)
+        image = draw_matrix(axes, matrix, 1.0)
         mark_borders(axes, view.layers, names=index % 2 == 0, least=LEAST_SHARE)
         axes.set_title(name, fontsize=SMALL_PT)
     if len(panels) % 2:
         grid[-1, -1].set_axis_off()
-    clipped = max(float(np.abs(matrix).max()) for matrix in panels.values()) > largest
-    add_colour_bar(figure, image, grid, clipped)
+    clipped = max(float(np.abs(matrix).max()) for matrix in panels.values()) > 1 + 1e-9
+    add_colour_bar(figure, image, grid, clipped, "entry, in units of its step")
     return figure
 
 
-def _panels(view: CurvatureView) -> dict[str, np.ndarray]:
+def _panels(view: CurvatureView, quantile: float) -> dict[str, np.ndarray]:
     """Title of the panel -> matrix [P, P]."""
     if not view.steps:
         return {}
@@ -56,6 +56,14 @@ def _panels(view: CurvatureView) -> dict[str, np.ndarray]:
     last, end = view.last
     if start.measured is None or end.measured is None or end.fitted is None:
         return {}
-    panels = {f"step {first}": start.measured, f"step {last}": end.measured}
-    fitted = {f"theory, step {last}": end.fitted, f"step {last} - theory": end.measured - end.fitted}
-    return panels | fitted
+    units = {
+        step: colour_limit([x for x in (data.measured, data.fitted) if x is not None], quantile)
+        for step, data in ((first, start), (last, end))
+    }
+    panels = {
+        f"step {step}, unit {units[step]:.1e}": data.measured / units[step]
+        for step, data in ((first, start), (last, end))
+        if data.measured is not None
+    }
+    difference = end.measured - end.fitted
+    return panels | {f"theory, step {last}": end.fitted / units[last], "measured - theory": difference / units[last]}

@@ -46,7 +46,7 @@ def reduced_matrix(
     mark_borders(above, sizes, names=True, least=LEAST_SHARE)
     above.set_title(f"step {step}: {len(matrix)} x {len(matrix)}", fontsize=SMALL_PT)
     clipped = float(np.abs(matrix).max()) > largest
-    add_colour_bar(figure, image, above, clipped)
+    add_colour_bar(figure, image, above, clipped, "entry")
     _draw_spectrum(below, data.reduced)
     return figure
 

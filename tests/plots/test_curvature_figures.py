@@ -82,12 +82,13 @@ def test_panels_show_the_matrices_on_one_symmetric_scale():
     images = [axes.images[0] for axes in figure.axes if axes.get_images()]
     shown = [image.get_array() for image in images]
     end = data.steps[20]
-    np.testing.assert_array_equal(shown[0], data.steps[0].measured)
-    np.testing.assert_array_equal(shown[1], end.measured)
-    np.testing.assert_array_equal(shown[2], end.fitted)
-    np.testing.assert_array_equal(shown[3], end.measured - end.fitted)
-    largest = max(np.abs(matrix).max() for matrix in shown)
-    assert {image.get_clim() for image in images} == {(-largest, largest)}
+    units = [max(np.abs(x).max() for x in (own.measured, own.fitted)) for own in (data.steps[0], end)]
+    np.testing.assert_allclose(shown[0], data.steps[0].measured / units[0])
+    np.testing.assert_allclose(shown[1], end.measured / units[1])
+    np.testing.assert_allclose(shown[2], end.fitted / units[1])
+    np.testing.assert_allclose(shown[3], (end.measured - end.fitted) / units[1])
+    assert {image.get_clim() for image in images} == {(-1, 1)}
+    assert figure.axes[0].get_title() == f"step 0, unit {units[0]:.1e}"
     first = figure.axes[0]
     assert [label.get_text() for label in first.get_yticklabels()] == list(LAYERS)
     assert sorted({line.get_ydata()[0] for line in first.lines} - {0, 1}) == [5.5, 8.5]
