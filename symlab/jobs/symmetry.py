@@ -16,7 +16,7 @@ from symlab.training.factories import DataFactory, ModelFactory
 
 KEY_FIGURES = ("parameters", "share_on_axes", "axes", "factors", "mean_factors", "largest_block")
 SHOWN = 15
-"""Rows of each table on the console; of a longer one, axes with a group first, then what has the most weights."""
+"""Rows of each table on the console."""
 WIDEST = 44
 """Characters of one cell on the console."""
 LISTS = ("places", "axes", "tensors")
@@ -105,9 +105,10 @@ def _summary(used: WeightSymmetry, axes: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _title(summary: Mapping[str, Any]) -> str:
+    indexed = round(summary["share_on_axes"] * summary["parameters"])
     return (
-        f"{summary['axes']} axes, {summary['axes_with_group']} with a group; they index"
-        f" {100 * summary['share_on_axes']:.3g} % of {summary['parameters']:,} weights"
+        f"{summary['axes']} axes, {summary['axes_with_group']} with a group; they index {indexed:,} of"
+        f" {summary['parameters']:,} weights"
     )
 
 
@@ -129,13 +130,20 @@ def as_text(axes: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any
 
 def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: str) -> list[str]:
     """Aligned columns, at most `SHOWN` rows of at most `WIDEST` characters a cell."""
-    ranked = sorted(range(len(rows)), key=lambda i: (rows[i].get("used_group") == "trivial", -rows[i]["weights"]))
+    ranked = sorted(range(len(rows)), key=lambda i: _rank(rows[i]))
     kept = [rows[i] for i in sorted(ranked[:SHOWN])]
     head = [{"used_group": "group"}.get(column, column) for column in columns]
     cells = [head, *([_cell(column, row[column]) for column in columns] for row in kept)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = ["  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
     return lines + ([f"  and {len(rows) - SHOWN} more in {file}"] if len(rows) > SHOWN else [])
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Axes: those with a group first, then by weights; blocks: by copies, then by weights."""
+    if "copies" in row:
+        return (-row["copies"], -row["weights"])
+    return (row["used_group"] == "trivial", -row["weights"])
 
 
 def _cell(column: str, value: Any) -> str:
@@ -145,9 +153,9 @@ def _cell(column: str, value: Any) -> str:
     text = f"{value:.0e}" if isinstance(value, float) else str(value)
     if len(text) <= WIDEST:
         return text
-    if column not in LISTS:
-        return text[: WIDEST - 3] + "..."
     names = text.split(" ")
+    if column not in LISTS or len(names) == 1:
+        return text[: WIDEST - 3] + "..."
     fitting = max((n for n in range(1, len(names)) if len(" ".join(names[:n])) <= WIDEST - 6), default=1)
     return f"{' '.join(names[:fitting])} + {len(names) - fitting}"
 

@@ -37,12 +37,14 @@ def axes(
 
     The chart has one row per parameter and one column per axis; a number in a cell is the dimension of the parameter
     that the axis indexes. Free axes of one role share a column if there are more than `FEW`. Where that does not fit
-    into `width_in` or into one page: bars, per role and group the share of the weights that such axes index.
+    into `width_in` or into one page: bars, per role and group the share of the weights that such axes index. Free axes
+    of one unit are left out.
 
     Raises ValueError for a width that is not positive.
     """
     if not width_in > 0:
         raise ValueError(f"width_in must be positive, got {width_in}")
+    rows = [row for row in rows if row["size"] > 1 or row["used_group"] != "trivial"]
     columns = _columns(rows)
     space = width_in - 0.25 - LETTER_IN * max(len(name) for name in weights)
     if len(weights) > MOST_PARAMETERS or CELL_IN * len(columns) > space:
@@ -77,7 +79,7 @@ def _places(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _chart(columns: list[Column], names: list[str], title: str, width_in: float) -> Figure:
     heading = wrapped(title, width_in - 0.3, TITLE_PT)
     used = list(dict.fromkeys(group for _, group, _ in columns))
-    labels_in = LETTER_IN * max(len(label) for label, _, _ in columns)
+    labels_in = LETTER_IN * max((len(label) for label, _, _ in columns), default=0)
     lines = heading.count("\n") + 2 + len(used) // 3
     height = 0.3 + 1.2 * CELL_IN * len(names) + labels_in + LINE_IN * lines
     figure = _empty_figure(width_in, height)
@@ -89,7 +91,7 @@ def _chart(columns: list[Column], names: list[str], title: str, width_in: float)
         for name, found in dimensions.items():
             if name in names:  # frozen parameters have no row
                 _cell(panel, x, names.index(name), GROUP_COLOURS[group], ",".join(dict.fromkeys(found)))
-    panel.set_xlim(-0.5, len(columns) - 0.5)
+    panel.set_xlim(-0.5, max(len(columns), 1) - 0.5)
     panel.set_ylim(len(names) - 0.5, -0.5)
     panel.set_xticks(range(len(columns)), [plain(label) for label, _, _ in columns], rotation=90, fontsize=SMALL_PT)
     panel.set_yticks(range(len(names)), [plain(name) for name in names], fontsize=SMALL_PT)
@@ -160,6 +162,8 @@ def _finish(figure: Figure, panel: Axes, heading: str, groups: Sequence[str]) ->
     panel.spines["bottom"].set_color("#999999")
     panel.set_title(heading, fontsize=TITLE_PT)
     handles = [Patch(color=GROUP_COLOURS[group], label=GROUP_NAMES.get(group, group)) for group in groups]
+    if not handles:
+        return
     figure.legend(
         handles=handles, loc="outside lower center", ncols=min(len(handles), 3), fontsize=SMALL_PT, frameon=False
     )

@@ -67,6 +67,15 @@ def test_many_free_axes_of_one_role_share_a_column():
     assert (1, 0) in cells(panel)
 
 
+def test_free_axes_of_one_unit_are_left_out():
+    single = row("free:a:1", 1, "trivial", "free", "a:1")
+    panel = axes([SMALL[0], single], WEIGHTS, title="t").axes[0]
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["a:0 [3]"]
+    figure = axes([single], {"a": 1}, title="nothing else")
+    assert not figure.axes[0].patches
+    figure.savefig(io.BytesIO(), format="png")
+
+
 def test_bars_of_a_large_net():
     many = [row(f"p{i}:0", i + 1, "permutation", "hidden", f"p{i}:0 p{i}:1") for i in range(80)]
     many.append(row("in:p0:2", 7, "trivial", "input", "p0:2"))
