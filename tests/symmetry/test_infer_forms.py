@@ -179,12 +179,6 @@ FREE = {
         lambda m, x: F.linear((lambda h: h.view(5, 2, 3).transpose(1, 2).reshape(5, 6) + h)(F.linear(x, m.w1)), m.w3),
         "joins axes whose parts do not fit",
     ),
-    "three times": (
-        lambda m, x: (
-            torch.einsum("bi,bj,ijk->bk", *[torch.tanh(F.linear(x, m.w1))] * 2, m.w2[:, :, None] * m.b1) @ m.w3.T
-        ),
-        "",
-    ),
 }
 
 

@@ -118,3 +118,16 @@ def test_reasons_of_a_parametrization_that_mixes_units():
 def test_a_parallel_wrapper_is_named():
     with pytest.raises(ValueError, match=r"give its model\.module"):
         infer_symmetry(nn.DataParallel(L(3, 2)), ROWS)
+
+
+def test_an_axis_that_a_tensor_has_three_times_is_free():
+    def forward(m, x):
+        h = torch.tanh(m.i(x))
+        return m.o(h + torch.einsum("bij,kij->bk", h[:, :, None] * h[:, None], m.cube))
+
+    model = Module(forward, i=L(3, 4), o=L(4, 2))
+    model.cube = nn.Parameter(torch.randn(4, 4, 4))
+    symmetry, texts = quiet(infer_symmetry, model, ROWS)
+    assert symmetry.groups == {}
+    assert len(texts) == 1
+    assert "one axis indexes 3 dimensions of cube" in texts[0]

@@ -16,7 +16,7 @@ from symlab.symmetry.handlers import table
 from symlab.symmetry.infer import infer_symmetry
 from tests.symmetry.networks import gradients_move_with_weights
 
-# h: the hidden state [batch, 4]; v, w: two vectors [4]; a: a matrix [4, 4]; m: a matrix [3, 4]; s: a scalar
+# h: the hidden state [batch, 4]; v, w: two vectors [4]; a, m, q: matrices [4, 4], [3, 4], [8, 4]; s: a scalar
 STEPS = {
     "tanh": lambda h, p: torch.tanh(h),
     "gelu": lambda h, p: F.gelu(h),
@@ -45,17 +45,46 @@ STEPS = {
     "batch times units": lambda h, p: h.flatten().tanh().view(-1, 4),
     "layer norm": lambda h, p: F.layer_norm(h, (4,), p["w"], p["v"]),
     "clamp": lambda h, p: h.clamp(-0.7, 0.7),
-    "power": lambda h, p: h**3 / 4,
+    "power": lambda h, p: h.clamp(-1.5, 1.5) ** 3 / 2,
     "ones": lambda h, p: h + torch.ones(4).to(h),
     "positions": lambda h, p: h + torch.arange(4).to(h),
+    "shift with zeros": lambda h, p: F.pad(h, (1, 0))[:, :4],
+    "pad and cut": lambda h, p: F.pad(h, (2, 1))[:, 2:-1],
+    "add a padded part": lambda h, p: h + F.pad(h[:, :2].tanh(), (1, 1)),
+    "one sided": lambda h, p: torch.cat([h[:, :1], torch.relu(h[:, 1:])], 1),
+    "attention of heads": lambda h, p: attention(h.view(-1, 1, 2, 2), (h @ p["a"]).view(-1, 1, 2, 2)),
+    "packed attention": lambda h, p: attention(*F.linear(h, p["q"]).view(-1, 1, 2, 2, 2).unbind(2)),
+    "pairs": lambda h, p: torch.cat([h, h.view(-1, 2, 2).unbind(2)[0].repeat(1, 2)], 1)[:, ::2],
+    "gated linear unit": lambda h, p: F.glu(torch.cat([h, h @ p["a"]], 1)),
+    "gate from inside": lambda h, p: (lambda up, gate: up * gate.sigmoid())(*F.linear(h, p["q"]).chunk(2, 1)),
+    "group norm": lambda h, p: F.group_norm(h, 2, p["w"]),
+    "grouped convolution": lambda h, p: F.conv1d(h[..., None], p["a"][:, :2, None], groups=2)[..., 0],
+    "recurrent": lambda h, p: torch.tanh(h @ p["a"] + h),
+    "zeros inside": lambda h, p: with_zeros(h),
+    "outer product": lambda h, p: (h[:, :, None] * h[:, None]).flatten(1)[:, ::4] + (h[:, :, None] * h[:, None]).sum(2),
+    "last": lambda h, p: h * (1 + h[:, -1:]),
+    "sums so far": lambda h, p: h.cumsum(1) / 2,
+    "rolled": lambda h, p: h.roll(1, 1),
 }
+
+
+def attention(*tensors):
+    """Two heads of two dimensions, over a sequence of one."""
+    query, value = (tensor.transpose(1, 2) for tensor in tensors)
+    return F.scaled_dot_product_attention(query, query, value).transpose(1, 2).flatten(1)
+
+
+def with_zeros(h):
+    h = h.clone()
+    h[:, 1:3] = 0
+    return h
 
 
 class Program(nn.Module):
     def __init__(self, steps: list[str]):
         super().__init__()
         generator = torch.Generator().manual_seed(5)
-        shapes = {"first": (4, 3), "v": (4,), "w": (4,), "a": (4, 4), "m": (3, 4), "s": (), "last": (2, 4)}
+        shapes = {"first": (4, 3), "v": (4,), "w": (4,), "a": (4, 4), "m": (3, 4), "s": (), "q": (8, 4), "last": (2, 4)}
         self.p = nn.ParameterDict({name: torch.randn(shape, generator=generator) for name, shape in shapes.items()})
         self.steps = steps
 

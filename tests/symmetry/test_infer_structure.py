@@ -59,6 +59,10 @@ def shuffled(m, x):
     return m.o(h.view(2, 2, 3, 4, 4).transpose(1, 2).reshape(2, 6, 4, 4).relu())
 
 
+def pairs(h):
+    return (h[:, :, None] * h[:, None]).flatten(1)
+
+
 def steps(m, x):
     state = m.cell(x[1], m.cell(x[0]))
     return m.o(state[0] if isinstance(state, tuple) else state)
@@ -315,6 +319,12 @@ NETS = {
         IMAGES,
         [*conv(H, X), *lin(one(2), one("h", 4))],
         {"h": ("P", 4)},
+    ),
+    "products of all pairs": (
+        Module(lambda m, x: m.o(pairs(torch.tanh(m.i(x)))), i=L(3, 3), o=L(9, 2)),
+        ROWS,
+        [*lin(H, X), *lin(one(2), one("h", "h"))],
+        {"h": ("B", 3)},
     ),
     "repeated units": (
         Module(lambda m, x: m.o(m.i(x).repeat(1, 2)), i=L(3, 4), o=L(8, 2)),
