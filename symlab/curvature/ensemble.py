@@ -11,10 +11,15 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from symlab.curvature.linear_layers import RowsLast
 from symlab.curvature.problem import Problem, seeded
 
 Build = Callable[[torch.Generator], nn.Module]
 """Builds a model whose random numbers all come from the generator."""
+
+
+_MOST_BATCHES = 8
+"""Of rows: with more, a traced function would be long and its operations too large to gain anything."""
 
 
 def draw(build: Build, problem: Problem, seed: int, first: int, count: int) -> dict[str, Tensor]:
@@ -54,17 +59,24 @@ def _finalise(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def over_models(problem: Problem, fn: Callable[..., Any], parameters: Mapping[str, Tensor], *others: Any) -> Any:
+def over_models(
+    problem: Problem, fn: Callable[..., Any], parameters: Mapping[str, Tensor], *others: Any, key: str | None = None
+) -> Any:
     """fn(parameters of one model, ...) of every model: results with a leading dimension S.
 
-    A single model is computed plainly: large convolutions are slower under vmap.
+    A single model is computed plainly: large convolutions are slower under vmap. With a `key`, which must name what
+    `fn` computes of this problem, many models are traced and replayed; see `Replays`.
     """
     count = len(next(iter(parameters.values())))
     with seeded(problem):
         if count == 1:
             result = fn({name: x[0] for name, x in parameters.items()}, *(tree_map(lambda x: x[0], o) for o in others))
             return tree_map(lambda x: x.unsqueeze(0), result)
-        return vmap(fn, randomness=problem.randomness())(dict(parameters), *others)
+        mapped = vmap(fn, randomness=problem.randomness())
+        with torch.no_grad(), RowsLast():
+            if key is None or problem.training or problem.num_batches > _MOST_BATCHES:
+                return mapped(dict(parameters), *others)
+            return problem.replays.call((key, count), mapped, dict(parameters), *others)
 
 
 def descend(problem: Problem, parameters: Mapping[str, Tensor], steps: int, lr: float) -> dict[str, Tensor]:

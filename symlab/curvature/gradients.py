@@ -25,4 +25,4 @@ def gradients(problem: Problem, parameters: Mapping[str, Tensor]) -> dict[str, T
             total = {name: share * x + total[name] if total else share * x for name, x in part.items()}
         return total
 
-    return over_models(problem, one, parameters)
+    return over_models(problem, one, parameters, key="gradients")

@@ -6,11 +6,14 @@ Legend: n  rows of the data set;  C  outputs;  B  rows of one batch;  P  number 
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
+
+from symlab.curvature.linear_layers import LinearLayer, linear_layers
+from symlab.curvature.replay import Replays
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, C], targets) -> 0-d tensor: the mean over rows of a function of one row's outputs and target."""
@@ -33,6 +36,8 @@ class Problem:
     shapes: Mapping[str, tuple[int, ...]]  # trainable parameters, in the order of named_parameters
     num_outputs: int  # C
     coupled: bool  # whether a row's outputs depend on the other rows (batch norm with the batch's statistics)
+    layers: tuple[LinearLayer, ...] | None  # where all weights belong to linear layers
+    replays: Replays = field(default_factory=Replays, repr=False)
 
     @classmethod
     def of(
@@ -86,7 +91,10 @@ class Problem:
             cause = "training=True" if training else "rows depend on each other (batch norm without running statistics)"
             raise ValueError(f"row_batch={row_batch} would change the result, for {cause}: row_batch must be None")
         _check_loss(loss, inputs, targets, num_outputs)
-        return cls(own, inputs, targets, loss, training, row_batch, seed, shapes, num_outputs, coupled)
+        trainable = {name: p for name, p in own.named_parameters() if name in shapes}
+        layers = None if coupled else linear_layers(own, trainable, inputs[:2])
+        inputs, targets = _rows_last(inputs), _rows_last(targets)
+        return cls(own, inputs, targets, loss, training, row_batch, seed, shapes, num_outputs, coupled, layers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,6 +120,11 @@ class Problem:
     def num_rows(self) -> int:
         """n."""
         return len(self.inputs)
+
+    @property
+    def num_batches(self) -> int:
+        """Of `row_batch` rows."""
+        return -(-self.num_rows // (self.row_batch or self.num_rows))
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor, float]]:
         """Inputs and targets of at most `row_batch` rows, in order, and their share B / n of all rows."""
@@ -142,6 +155,11 @@ class Problem:
     def randomness(self) -> str:
         """What torch.func.vmap is to do about random operations."""
         return "different" if self.training else "error"
+
+
+def _rows_last(x: Tensor) -> Tensor:
+    """The same [n, d] with the rows of the data last in memory, which is how batches of models are computed."""
+    return x.mT.contiguous().mT if x.ndim == 2 else x
 
 
 @contextmanager
