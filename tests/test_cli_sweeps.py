@@ -53,6 +53,14 @@ def test_failures_stop_nothing_and_are_all_reported(lab: Lab) -> None:
     assert done.stderr.count("step 1") == 2
 
 
+def test_a_sweep_with_a_key_taken_out(lab: Lab) -> None:
+    done = lab("toy", "-m", "optimizer.lr=0.1,0.01", "~note")
+    assert done.returncode == 0, done.stderr
+    directories = [line.split()[0] for line in done.stdout.splitlines()[2:]]
+    assert all(name.startswith("optimizer.lr-") for name in directories)
+    assert len(directories) == 2
+
+
 def test_a_bad_choice_stops_the_sweep_before_its_first_run(lab: Lab) -> None:
     for words in (["optimizer=plain,fanzy"], ["optimizer=fancy,plain", "optimizer.damping=1"], ["raet=1,2"]):
         done = lab("toy", "-m", *words)

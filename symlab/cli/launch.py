@@ -125,7 +125,7 @@ def _sweep(
         sweep.refuse_used(path)
         path.mkdir(parents=True, exist_ok=True)
     texts = [str(override.input_line) for override in overrides]
-    constant = [o.get_key_element() for o in overrides if not (o.is_sweep_override() or o.is_hydra_override())]
+    constant = [f"'{o.get_key_element()}'" for o in overrides if not (o.is_sweep_override() or o.is_hydra_override())]
     texts += [f"hydra.job.config.override_dirname.exclude_keys=[{','.join(constant)}]"] if constant else []
     interrupted = None
     try:
