@@ -82,8 +82,9 @@ def train(
     """w_{t+1} = optimizer(w_t, gradient of `loss` on batch t, lr x schedule(t)) for `epochs` passes over the data.
 
     Writes metrics.csv (a row before the first update, every `eval_every` updates and after the last), checkpoints,
-    summary.json and the figure (named after the plot: `loss`) into `run`. A checkpoint `last` that is there already is continued: killed at any
-    moment and called again, metrics (but for time_s) and weights equal the uninterrupted run's bit for bit on the CPU.
+    summary.json and the figure (named after the plot: `loss`) into `run`. A checkpoint `last` that is there already is
+    continued: killed at any moment and called again, metrics (but for time_s) and weights equal the uninterrupted run's
+    bit for bit on the CPU.
 
     `seed` fixes the initial weights, the order of batches and dropout; the data has a seed of its own. `batch_size`
     None is the full batch; see `symlab.training.batches.Batches` for the last batch of an epoch. `eval_every` is in
