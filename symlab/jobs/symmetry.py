@@ -62,7 +62,7 @@ def symmetry(
     run.write_environment({"device": "cpu", "seed": seed})
     run.append_rows(axes, table="axes")
     run.append_rows(blocks)
-    summary = _summary(used, axes)
+    summary = _summary(inferred.symmetry, used, axes)
     run.write_summary(summary)
     logger.info("%s", as_text(axes, blocks, summary))
     if "axes" in plots:
@@ -88,14 +88,15 @@ def _weights(used: WeightSymmetry) -> dict[str, int]:
     return {name: int(torch.Size(shape).numel()) for name, shape in used.shapes.items()}
 
 
-def _summary(used: WeightSymmetry, axes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _summary(own: WeightSymmetry, used: WeightSymmetry, axes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Axes are counted in the model's `own` symmetry, blocks in the one that is `used`."""
     errors = [row["error"] for row in axes if row["error"] is not None]
     return {
         "status": "completed",
         "parameters": used.num_parameters,
-        "share_on_axes": share_on_axes(used),
+        "share_on_axes": share_on_axes(own),
         "axes": len(axes),
-        "axes_with_group": len(used.groups),
+        "axes_with_group": len(own.groups),
         "blocks": len(used.blocks),
         "largest_block": max(block.copies for block in used.blocks),
         "factors": used.num_factors,
@@ -118,7 +119,7 @@ def as_text(axes: Sequence[Mapping[str, Any]], blocks: Sequence[Mapping[str, Any
     return "\n".join(
         [
             _title(summary),
-            *_table(axes, ("axis", "size", "used_group", "role", "error", "places", "reasons"), "axes.csv"),
+            *_table(axes, ("axis", "size", "group", "role", "error", "places", "reasons"), "axes.csv"),
             f"{summary['blocks']} blocks, the largest {summary['largest_block']} x {summary['largest_block']}",
             *_table(blocks, ("copies", "dimension", "weights", "axes", "tensors"), "metrics.csv"),
             f"a symmetric matrix with this symmetry has {summary['factors']} independent numbers, a vector"
@@ -132,8 +133,7 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], file: str)
     """Aligned columns, at most `SHOWN` rows of at most `WIDEST` characters a cell."""
     ranked = sorted(range(len(rows)), key=lambda i: _rank(rows[i]))
     kept = [rows[i] for i in sorted(ranked[:SHOWN])]
-    head = [{"used_group": "group"}.get(column, column) for column in columns]
-    cells = [head, *([_cell(column, row[column]) for column in columns] for row in kept)]
+    cells = [list(columns), *([_cell(column, _shown(row, column)) for column in columns] for row in kept)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     lines = ["  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
     return lines + ([f"  and {len(rows) - SHOWN} more in {file}"] if len(rows) > SHOWN else [])
@@ -144,6 +144,13 @@ def _rank(row: Mapping[str, Any]) -> tuple[float, ...]:
     if "copies" in row:
         return (-row["copies"], -row["weights"])
     return (row["used_group"] == "trivial", -row["weights"])
+
+
+def _shown(row: Mapping[str, Any], column: str) -> Any:
+    """The value; of a group that was chosen or coarsened, both."""
+    if column == "group" and row["used_group"] != row["group"]:
+        return f"{row['group']} -> {row['used_group']}"
+    return row[column]
 
 
 def _cell(column: str, value: Any) -> str:

@@ -54,8 +54,11 @@ def test_tables_and_figures(tmp_path, caplog):
     assert "more in" not in caplog.text
 
 
-def test_other_groups_and_coarsening(tmp_path):
-    run, summary = run_it(tmp_path / "a", groups={"hidden": "trivial"}, max_figure=89)
+def test_other_groups_and_coarsening(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "symlab"):
+        run, summary = run_it(tmp_path / "a", groups={"hidden": "trivial"}, max_figure=89)
+    assert "permutation -> trivial  hidden" in caplog.text
+    assert (summary["axes_with_group"], summary["share_on_axes"]) == (2, pytest.approx(85 / 90))  # the model's own
     assert summary["factors"] == 90 * 91 // 2  # every axis free: the full matrix
     assert not (run.path / "figures" / "structure.png").exists()
     rows = {row["axis"]: row for row in run.read_rows("axes")}
