@@ -39,7 +39,14 @@ TABLES = ("metrics", "blocks", "single_models", "residuals")
 RESIDUAL_COLUMNS = (
     "data_seed", "step", "quantity", "structure", "models", "groups", "residual", "residual_std", "expected",
 )  # fmt: skip
-NAMES = {"covariance": "gradient covariance", "second_moment": "second moment of the gradient", "ggn": "GGN"}
+NAMES = {
+    "covariance": "gradient covariance",
+    "second_moment": "second moment of the gradient",
+    "hessian": "Hessian",
+    "ggn": "GGN",
+    "fisher": "Fisher",
+    "empirical_fisher": "empirical Fisher",
+}
 """Of quantities in figures, where a name is not enough."""
 
 T = TypeVar("T")

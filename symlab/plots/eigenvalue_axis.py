@@ -22,5 +22,5 @@ def scale_for_eigenvalues(axes: Axes, values: np.ndarray) -> None:
     axes.set_yscale("symlog", linthresh=LINEAR_SHARE * largest)
     axes.yaxis.set_minor_locator(NullLocator())
     lowest = min(float(values.min()), -LINEAR_SHARE * largest)
-    axes.set_ylim(4 * lowest, max(4 * float(values.max()), LINEAR_SHARE * largest))
+    axes.set_ylim(4 * lowest, max(10 * float(values.max()), LINEAR_SHARE * largest))
     axes.axhline(0.0, color=GREY, linewidth=0.5)

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from symlab.plots.curvature_view import CurvatureView
 from symlab.plots.eigenvalue_axis import scale_for_eigenvalues
@@ -75,6 +76,7 @@ def _draw_spectrum(axes: Axes, reduced: Mapping[str, np.ndarray]) -> None:
         axes.axvline(start - 0.5, color=GREY, linewidth=0.4)
     scale_for_eigenvalues(axes, every)
     axes.set_xlim(-0.5, start - 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.tick_params(labelsize=SMALL_PT, which="both")
     axes.grid(True, which="major", axis="y", color="#dddddd", linewidth=0.5)
     label_axes(axes, "eigenvalues block by block", "eigenvalue")
