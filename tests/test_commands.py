@@ -30,7 +30,15 @@ SMALL = {
         *("data.num_train=60", "data.num_test=20", "model.hidden=[3]", "steps=2", "seeds=[0,1]", "threads=1"),
     ],
     "curvature": [
-        *("data.num_train=20", "data.num_test=10", "models=4", "smallest=2", "singles=2", "steps=[0,1]", "~expected"),
+        *(
+            "data.num_train=20",
+            "data.num_test=10",
+            "models=4",
+            "smallest=2",
+            "singles=2",
+            "steps=[0,1]",
+            "expected=null",
+        ),
         "quantities=[covariance]",  # tests/jobs computes the others, draws the figures and checks what is expected
         *("~plot@plots.matrix_panels", "~plot@plots.spectrum", "~plot@plots.reduced_matrix"),
     ],
