@@ -160,7 +160,7 @@ def _finish(figure: Figure, panel: Axes, heading: str, groups: Sequence[str]) ->
     for side in ("top", "right", "left", "bottom"):
         panel.spines[side].set_visible(side == "bottom")
     panel.spines["bottom"].set_color("#999999")
-    panel.set_title(heading, fontsize=TITLE_PT)
+    figure.suptitle(heading, fontsize=TITLE_PT)
     handles = [Patch(color=GROUP_COLOURS[group], label=GROUP_NAMES.get(group, group)) for group in groups]
     if not handles:
         return

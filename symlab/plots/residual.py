@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from symlab.plots.curvature_view import CurvatureView
-from symlab.plots.style import COLOURS, COLUMN_WIDTH_IN, GREY, MARKERS, TITLE_PT, figure_with_legend, label_axes
+from symlab.plots.style import COLOURS, COLUMN_WIDTH_IN, GREY, MARKERS, figure_with_legend, label_axes
 
 STRUCTURES: dict[str, Literal["-", "--"]] = {"right": "-", "wrong": "--"}
 
@@ -53,8 +53,6 @@ def residual(
     handles.append(Line2D([], [], color=GREY, linewidth=0.9, dashes=(2, 2), label="sampling noise alone"))
     handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="±1 std over groups of models"))
     figure, axes = figure_with_legend(title, handles, width_in, height_in)
-    figure.suptitle(axes.get_title(), fontsize=TITLE_PT)  # over the figure: over the axes, long labels push it out
-    axes.set_title("")
     axes.set_xscale("log")
     axes.set_yscale("log")
     label_axes(axes, "models N", "residual outside of the structure")

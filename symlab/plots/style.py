@@ -61,7 +61,7 @@ def figure_with_legend(title: str, handles: Sequence[Artist], width_in: float, h
     figure = Figure(figsize=(width_in, height_in + LINE_IN * lines), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     axes = _bare_axes(figure)
-    axes.set_title(heading, fontsize=TITLE_PT)
+    figure.suptitle(heading, fontsize=TITLE_PT)  # over the figure: long tick labels push a title over the axes out
     if handles:
         _legend_below(figure, handles, columns)
     return figure, axes

@@ -61,7 +61,7 @@ def test_single_run_draws_both_losses_and_the_reference():
     assert (drawn[0].get_linestyle(), drawn[1].get_linestyle()) == ("-", ":")
     assert list(drawn[2].get_ydata()) == [0.0067, 0.0067]
     assert (axes.get_yscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "step (updates)", "loss")
-    assert axes.get_title() == "toy"
+    assert figure.get_suptitle() == "toy"
     assert legend_labels(figure) == ["test", "train", "linear least squares: 0.0067"]
 
 
