@@ -16,6 +16,7 @@ PAGES = [
     "README.md",
     *(f"docs/{name}.md" for name in ("getting-started", "concepts", "extending", "configuration", "curvature")),
     "docs/curvature_dynamics.md",
+    "docs/networks.md",
 ]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
@@ -137,7 +138,7 @@ def test_command(page, line, folder, monkeypatch, capsys):
 
 BLOCKS = [
     (page, number, block)
-    for page in ("README.md", "docs/getting-started.md", "docs/concepts.md")
+    for page in ("README.md", "docs/getting-started.md", "docs/concepts.md", "docs/networks.md")
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.M | re.S))
 ]
 
