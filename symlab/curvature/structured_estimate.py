@@ -228,7 +228,7 @@ def block_sums(symmetry: WeightSymmetry, u: Mapping[str, Tensor], v: Mapping[str
         rows_a = a.transpose(0, 1).reshape(block.copies, -1)  # [m_k, S N_k]
         rows_b = rows_a if b is a else b.transpose(0, 1).reshape(block.copies, -1)
         product = (rows_a @ rows_b.mT).to("cpu", torch.float64) / block.dimension
-        found.append(product if b is a else (product + product.mT) / 2)
+        found.append((product + product.mT) / 2)  # also of u with itself: float32 products are symmetric up to rounding
     return found
 
 
