@@ -34,15 +34,17 @@ def draw(build: Build, problem: Problem, seed: int, first: int, count: int) -> d
     generator = torch.Generator()
     rows: dict[str, list[Tensor]] = {name: [] for name in problem.names}
     constants = _constants(problem.model, problem)
-    for i in range(first, first + count):
-        generator.manual_seed(mixed_seed(seed, i))
-        model = build(generator)
-        own = dict(model.named_parameters())
-        _check(own, problem, i)
-        if constants:
-            _check_constants(_constants(model, problem), constants, i)
-        for name, row in rows.items():
-            row.append(own[name].detach())
+    with torch.random.fork_rng([]):
+        for i in range(first, first + count):
+            for source in (generator, torch.default_generator):  # the latter for models that draw from it
+                source.manual_seed(mixed_seed(seed, i))
+            model = build(generator)
+            own = dict(model.named_parameters())
+            _check(own, problem, i)
+            if constants:
+                _check_constants(_constants(model, problem), constants, i)
+            for name, row in rows.items():
+                row.append(own[name].detach())
     return {name: torch.stack(row).to(problem.inputs.device, problem.dtype) for name, row in rows.items()}
 
 
@@ -72,11 +74,12 @@ def over_models(
         if count == 1:
             result = fn({name: x[0] for name, x in parameters.items()}, *(tree_map(lambda x: x[0], o) for o in others))
             return tree_map(lambda x: x.unsqueeze(0), result)
+        parameters = {name: x.contiguous() for name, x in parameters.items()}  # forward mode refuses expanded ones
         mapped = vmap(fn, randomness=problem.randomness())
         with torch.no_grad(), RowsLast():
             if key is None or problem.training or problem.num_batches > _MOST_BATCHES:
-                return mapped(dict(parameters), *others)
-            return problem.replays.call((key, count), mapped, dict(parameters), *others)
+                return mapped(parameters, *others)
+            return problem.replays.call((key, count), mapped, parameters, *others)
 
 
 def descend(problem: Problem, parameters: Mapping[str, Tensor], steps: int, lr: float) -> dict[str, Tensor]:

@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from symlab.curvature.forward_mode import jvp
-from symlab.curvature.problem import Loss, Problem
+from symlab.curvature.mean_loss import Loss
+from symlab.curvature.problem import Problem
 
 
 @dataclass(frozen=True)

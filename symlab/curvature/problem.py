@@ -4,7 +4,7 @@ Legend: n  rows of the data set;  C  outputs;  B  rows of one batch;  P  number 
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -13,13 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
 
 from symlab.curvature.linear_layers import LinearLayer, linear_layers
+from symlab.curvature.mean_loss import Loss, check_loss, differentiable
 from symlab.curvature.replay import Replays
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [B, C], targets) -> 0-d tensor: the mean over rows of a function of one row's outputs and target."""
-
-_SAMPLE_ROWS = 64
-"""Rows on which the loss is checked to be a mean over rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +85,8 @@ class Problem:
         if coupled and row_batch is not None:
             cause = "training=True" if training else "rows depend on each other (batch norm without running statistics)"
             raise ValueError(f"row_batch={row_batch} would change the result, for {cause}: row_batch must be None")
-        _check_loss(loss, inputs, targets, num_outputs)
+        loss = differentiable(loss)
+        check_loss(loss, targets, num_outputs)
         trainable = {name: p for name, p in own.named_parameters() if name in shapes}
         layers = None if coupled else linear_layers(own, trainable, inputs[:2])
         inputs, targets = _rows_last(inputs), _rows_last(targets)
@@ -187,30 +183,8 @@ def _try_out(model: nn.Module, inputs: Tensor, seed: int) -> tuple[int, bool]:
             raise ValueError(f"the model's outputs for {rows} rows must be [{rows}, C], got {list(outputs.shape)}")
         if model.training:
             return outputs.shape[1], True
-        alone = functional_call(model, {name: b.clone() for name, b in model.named_buffers()}, (inputs[:1],))
+        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        alone = functional_call(model, buffers, (torch.cat([inputs[:1], inputs[:1]]),))
     scale = float(outputs.abs().max()) + torch.finfo(outputs.dtype).tiny
-    mixing = float((outputs[:1] - alone).abs().max()) > 1e3 * torch.finfo(outputs.dtype).eps * scale
+    mixing = float((outputs[0] - alone[0]).abs().max()) > 1e3 * torch.finfo(outputs.dtype).eps * scale
     return outputs.shape[1], mixing
-
-
-@torch.no_grad()
-def _check_loss(loss: Loss, inputs: Tensor, targets: Tensor, num_outputs: int) -> None:
-    """Raises ValueError where the loss of some rows is not the mean of the losses of each."""
-    rows = torch.linspace(0, len(inputs) - 1, min(len(inputs), _SAMPLE_ROWS)).round().long()
-    some = targets[rows.to(targets.device)]
-    generator = torch.Generator().manual_seed(0)
-    outputs = torch.randn(len(rows), num_outputs, generator=generator, dtype=torch.float64).to(some.device)
-    if some.is_floating_point():
-        outputs = outputs.to(some.dtype)
-    together = loss(outputs, some)
-    if together.ndim != 0:
-        raise ValueError(f"the loss must be a mean over rows (a 0-d tensor), got shape {list(together.shape)}")
-    singles = torch.stack([loss(outputs[r : r + 1], some[r : r + 1]) for r in range(len(rows))])
-    mean = singles.mean()
-    if not torch.allclose(together, mean, rtol=1e-4, atol=1e-6):
-        is_sum = torch.allclose(together, singles.sum(), rtol=1e-4)
-        raise ValueError(
-            f"the loss must be the mean over rows of a function of one row: of {len(rows)} rows it is "
-            f"{float(together):.6g}, the mean of the rows' own losses {float(mean):.6g}"
-            + (" (it is their sum: divide by the number of rows)" if is_sum else "")
-        )
