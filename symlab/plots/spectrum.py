@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from symlab.plots.curvature_view import CurvatureView, StepView
 from symlab.plots.eigenvalue_axis import scale_for_eigenvalues
@@ -38,6 +39,7 @@ def spectrum(
         _draw(axes, data)
         axes.set_title(f"step {step}", fontsize=SMALL_PT)
         label_axes(axes, "", "eigenvalue")
+    grid[-1].xaxis.set_major_locator(MaxNLocator(5, integer=True))
     label_axes(grid[-1], "rank of the eigenvalue", "eigenvalue")
     measured = any(data.spectrum is not None for data in steps.values())
     figure.legend(handles=_handles(measured), loc="outside lower center", ncols=2, fontsize=SMALL_PT, frameon=False)
