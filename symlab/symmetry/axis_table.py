@@ -40,6 +40,7 @@ class Reason:
 INPUT = Reason("model input", expected=True, role="input")
 OUTPUT = Reason("model output", expected=True, role="output")
 ONE_UNIT = Reason("one unit", expected=True)
+SINGLE_UNITS = Reason("single units side by side", expected=True)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Value:
     dims: tuple[Dim, ...]
     source: str | None = None
     of_input: bool = False  # depends on the model's inputs
-    zero: bool = False  # filled with zeros
+    zero: bool = False  # filled with zeros, for good
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -203,11 +204,10 @@ class AxisTable:
                     self.pin(side, why)
 
     def free_part(self, dim: Dim, size: int) -> Dim:
-        """A new dimension that is free for the reasons for which `dim` is."""
+        """A new dimension that is free for the reasons for which `dim` is (which has no axis if it is one unit)."""
         fresh = self.new_dim(size)
-        for axis in dim:
-            for reason in self.reasons(axis):
-                self.pin(fresh, reason)
+        for reason in [why for axis in dim for why in self.reasons(axis)] or [SINGLE_UNITS]:
+            self.pin(fresh, reason)
         return fresh
 
     def _inherit(self, root: int, leaves: Iterable[int]) -> None:

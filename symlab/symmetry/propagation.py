@@ -72,20 +72,33 @@ def _apply(axes: AxisTable, cuts: WaitingCuts, node: torch.fx.Node, results: Map
     result = None if handler is None else handler(axes, call)
     if result is None:
         result = _unknown(axes, call, output, "no handler" if handler is None else "no handler for this form")
-        return _after(call, result)
+        return _after(call, node, result)
     values = result if isinstance(result, tuple) else (result,)
     if tuple(axes.shape(value) for value in values) != shapes:
         found = [axes.shape(value) for value in values]
         raise RuntimeError(
             f"the handler of {call.operator} gave axes of shapes {found}, the outputs have {list(shapes)}"
         )
-    return _after(call, result)
+    return _after(call, node, result)
 
 
-def _after(call: Call, result: Any) -> Any:
-    """The outputs, marked if they depend on the model's inputs."""
+def _after(call: Call, node: torch.fx.Node, result: Any) -> Any:
+    """The outputs, marked if they depend on the model's inputs; zeros that are written to later are none."""
     of_input = any(value.of_input for value in call.values())
-    return tree_map(lambda leaf: replace(leaf, of_input=of_input) if isinstance(leaf, Value) else leaf, result)
+    written = any(_takes_alias(user.target) for user in node.users)
+
+    def marked(leaf: Any) -> Any:
+        if not isinstance(leaf, Value):
+            return leaf
+        return replace(leaf, of_input=of_input, zero=leaf.zero and not written)
+
+    return tree_map(marked, result)
+
+
+def _takes_alias(target: Any) -> bool:
+    """Whether the operator writes to an argument, or gives a view of one, through which it can be written to."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and any(argument.alias_info is not None for argument in schema.arguments)
 
 
 def _named(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from symlab.symmetry.handlers.products import contract
 from symlab.symmetry.handlers.table import Call, aten, register
 
 CAUSAL = Reason("causal attention", expected=True, role="position")
-LETTERS = "abcdefgh"
+LETTERS = "abcfghij"  # but for l, s, d, e
 
 
 @register(*aten("scaled_dot_product_attention"))

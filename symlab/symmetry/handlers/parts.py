@@ -48,7 +48,7 @@ def part(axes: AxisTable, call: Call) -> Value:
     call.cuts.settle([value])
     if step == 1:
         start = call.arguments["start"] or 0
-        dims[place] = segment(axes, dims[place], start + whole if start < 0 else start, size, call.operator)
+        dims[place] = segment(axes, dims[place], max(0, start + whole) if start < 0 else start, size, call.operator)
     else:
         axes.pin(dims[place], Reason(f"{call.operator} takes a part of an axis"))
         dims[place] = axes.free_part(dims[place], size)

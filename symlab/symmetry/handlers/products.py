@@ -126,5 +126,5 @@ def _spelled(equation: str, tensors: Sequence[Value]) -> str:
     for term, tensor in zip(inputs.split(","), tensors, strict=True):
         hidden = len(tensor.dims) - len(term.replace("...", ""))
         longest = max(longest, hidden)
-        terms.append(term.replace("...", "9876543210"[10 - hidden :]))
-    return ",".join(terms) + arrow + output.replace("...", "9876543210"[10 - longest :])
+        terms.append(term.replace("...", "0123456789"[10 - hidden :]))
+    return ",".join(terms) + arrow + output.replace("...", "0123456789"[10 - longest :])

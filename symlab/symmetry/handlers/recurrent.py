@@ -14,9 +14,10 @@ import torch
 from symlab.symmetry.axis_table import AxisTable, Dim, Reason, Value
 from symlab.symmetry.groups import Group
 from symlab.symmetry.handlers.joins import joined
-from symlab.symmetry.handlers.table import Call, aten, register
+from symlab.symmetry.handlers.table import Call, aten, moves, register
 
 ORDER = Reason("order in a sequence", expected=True, role="position")
+LAYER = Reason("layer of a recurrent net", expected=True)
 
 
 def _gates(operator: str) -> int:
@@ -40,24 +41,39 @@ def _cell(axes: AxisTable, operator: str, features: Dim, weights: Sequence[Value
     return hidden, output
 
 
-def _start(axes: AxisTable, given: Value, dims: Sequence[Dim]) -> None:
-    """A state to start from, unless it is zero: its features, dimension -1, index the units of all these."""
+def _start(axes: AxisTable, given: Value, batch: Sequence[Dim], unit: Dim) -> None:
+    """A state [*batch, unit] to start from, unless it is zero."""
     if not given.zero:
-        for dim in dims:
-            axes.unify(given.dims[-1], dim)
+        for own, dim in zip(given.dims, (*batch, unit), strict=True):
+            axes.unify(own, dim)
+
+
+def _start_layers(axes: AxisTable, call: Call, given: Value, batch: Sequence[Dim], units: Sequence[Dim]) -> None:
+    """A state [layer, *batch, unit]: each layer its own units if they come from other layers, else the same for all."""
+    layer, *rest = given.dims
+    for index, unit in enumerate(units):
+        own = call.cuts.layer(layer, index) or {}
+        dims = tuple(tuple(new for axis in dim for new in own.get(axis, (axis,))) for dim in rest)
+        if not own:
+            call.cuts.settle([given])
+            axes.pin(layer, LAYER)
+        _start(axes, Value(dims, zero=given.zero), batch, unit)
 
 
 @register(torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
 @register(torch.ops.aten.rnn_tanh.input, torch.ops.aten.rnn_relu.input)
+@moves
 def recurrent_layers(axes: AxisTable, call: Call) -> tuple[Value, ...]:
     """nn.RNN, nn.GRU, nn.LSTM: outputs of the last layer, and the last states of all layers and directions."""
     given, states = call.value("input"), call.arguments["hx"]
     states = [states] if isinstance(states, Value) else list(states)
+    call.cuts.settle([given, *call.arguments["params"]])
     directions = 2 if call.arguments["bidirectional"] else 1
     weights = iter(call.arguments["params"])
     count = len(call.arguments["params"]) // (directions * call.arguments["num_layers"])
-    order = given.dims[1 if call.arguments["batch_first"] and len(given.dims) == 3 else 0]
-    axes.pin(order, ORDER)
+    order = 1 if call.arguments["batch_first"] and len(given.dims) == 3 else 0
+    axes.pin(given.dims[order], ORDER)
+    batch = [dim for place, dim in enumerate(given.dims[:-1]) if place != order]
     features, hidden, outputs = given.dims[-1], [], []
     for _ in range(call.arguments["num_layers"]):
         cells = [_cell(axes, call.operator, features, list(islice(weights, count))) for _ in range(directions)]
@@ -66,8 +82,7 @@ def recurrent_layers(axes: AxisTable, call: Call) -> tuple[Value, ...]:
         features = joined(axes, [cell[1] for cell in cells]) if directions > 1 else cells[0][1]
     kinds = [outputs, hidden][: len(states)]
     for state, dims in zip(states, kinds, strict=True):
-        _start(axes, state, dims)
-    batch = states[0].dims[1:-1]
+        _start_layers(axes, call, state, batch, dims)
     last = [_stacked(axes, call, dims, batch) for dims in kinds]
     return (Value((*given.dims[:-1], features)), *last)
 
@@ -95,7 +110,7 @@ def recurrent_cell(axes: AxisTable, call: Call) -> Value:
     """One step of an RNN or a GRU."""
     given = call.value("input")
     hidden, _ = _cell(axes, call.operator, given.dims[-1], list(_cells(call)))
-    _start(axes, call.value("hx"), [hidden])
+    _start(axes, call.value("hx"), given.dims[:-1], hidden)
     return Value((*given.dims[:-1], hidden))
 
 
@@ -105,6 +120,6 @@ def lstm_cell(axes: AxisTable, call: Call) -> tuple[Value, Value]:
     given = call.value("input")
     hidden, _ = _cell(axes, call.operator, given.dims[-1], list(_cells(call)))
     for state in call.arguments["hx"]:
-        _start(axes, state, [hidden])
+        _start(axes, state, given.dims[:-1], hidden)
     state = Value((*given.dims[:-1], hidden))
     return state, state

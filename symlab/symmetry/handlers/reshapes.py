@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
+
 from symlab.symmetry.axis_table import AxisTable, Dim, NoCommonRefinement, Reason, Value
 from symlab.symmetry.groups import Group
 from symlab.symmetry.handlers.table import Call, aten, moves, register
@@ -122,6 +124,18 @@ def repeat(axes: AxisTable, call: Call) -> Value:
         copies = axes.new_dim(size // axes.dim_size(dim))
         axes.restrict(copies, Group.PERMUTATION)
         dims.append((*copies, *dim))
+    return Value(tuple(dims))
+
+
+@register(torch.ops.aten.repeat_interleave.self_int)
+def repeat_each(axes: AxisTable, call: Call) -> Value:
+    """Each unit of one dimension (without `dim`, of all in one) some times in a row: a product (unit, copy)."""
+    dims, place = list(call.value("self").dims), call.arguments["dim"]
+    if place is None:
+        dims, place = [tuple(axis for dim in dims for axis in dim)], 0
+    copies = axes.new_dim(call.arguments["repeats"])
+    axes.restrict(copies, Group.PERMUTATION)
+    dims[place] = (*dims[place], *copies)
     return Value(tuple(dims))
 
 
