@@ -137,6 +137,7 @@ def _residual_numbers(estimate: AnyEstimate) -> tuple[Numbers, Numbers, list[dic
     if isinstance(estimate, StructuredEstimate):
         return numbers, errors, []
     rows = estimate.residuals()
+    found: list[dict[str, Any]] = []
     parts = estimate.leave_one_out()
     for name, structure in estimate.structures.items():
         own = [row for row in rows if row.structure == name]
@@ -147,33 +148,72 @@ def _residual_numbers(estimate: AnyEstimate) -> tuple[Numbers, Numbers, list[dic
         errors[f"{prefix}residual"] = _finite(
             jackknife_error([outside_norm(structure, part) / float(part.norm()) for part in parts])
         )
-        numbers[f"{prefix}slope"], errors[f"{prefix}slope"] = fitted_slope(own)
+        curve = outside_curve(estimate, name)
+        numbers[f"{prefix}slope"], errors[f"{prefix}slope"] = fitted_slope(curve)
+        found += [_row(row, point) for row, point in zip(own, curve, strict=True)]
         if name != WRONG:
             numbers["expected_residual"] = _finite(last.expected)
-    return numbers, errors, [{name: _plain(value) for name, value in vars(row).items()} for row in rows]
+    return numbers, errors, found
 
 
-def fitted_slope(rows: Sequence[Residual]) -> tuple[float | None, float | None]:
-    """Slope of the least-squares line through (log N, log residual), and its standard error.
+@dataclass(frozen=True)
+class Outside:
+    """Root mean square of ||O|| over all groups of `models` models, relative to ||C|| of all N; `noise`: its part that
+    sampling noise makes, which falls exactly as models^(-1/2).
+    """
+
+    models: int
+    groups: int
+    outside: float
+    outside_std: float  # over the groups, nan for a single one
+    noise: float
+
+
+def outside_curve(estimate: DenseEstimate, structure: str) -> list[Outside]:
+    """For each size of groups, ascending, and all N: sqrt(mean over groups ||C_g - P(C_g)||^2) / ||C||."""
+    value = estimate.matrix()
+    norm = float(value.norm())
+    sizes: dict[int, list[float]] = {}
+    for row in estimate.group_residuals():
+        if row.structure == structure:
+            sizes.setdefault(row.models, []).append(row.outside / norm)
+    sizes.setdefault(estimate.count, [outside_norm(estimate.structures[structure], value) / norm])
+    last = [row for row in estimate.residuals() if row.structure == structure][-1]
+    found = []
+    for models, values in sorted(sizes.items()):
+        rms = math.sqrt(sum(x * x for x in values) / len(values))
+        std = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        found.append(Outside(models, len(values), rms, std, last.expected * math.sqrt(last.models / models)))
+    return found
+
+
+def fitted_slope(curve: Sequence[Outside]) -> tuple[float | None, float | None]:
+    """Slope of the least-squares line through (log N, log outside), and its standard error.
 
     The error propagates the spread over the groups of each N, std / sqrt(groups), taken as independent between the N;
     where there are fewer than 5 groups, with the relative spread of the largest N that has 5. (None, None) for fewer
-    than 2 positive residuals; the error None where no N has 5 groups.
+    than 2 positive values; the error None where no N has 5 groups.
     """
-    rows = [row for row in rows if row.residual > 0]
-    if len(rows) < 2:
+    curve = [point for point in curve if point.outside > 0]
+    if len(curve) < 2:
         return None, None
-    x = np.log([row.models for row in rows])
-    y = np.log([row.residual for row in rows])
+    x = np.log([point.models for point in curve])
+    y = np.log([point.outside for point in curve])
     centred = x - x.mean()
     weights = centred / (centred**2).sum()
     relative = None
     variances = []
-    for row in rows:
-        if row.groups >= 5:
-            relative = row.residual_std / row.residual
-        variances.append(math.nan if relative is None else relative**2 / row.groups)
+    for point in curve:
+        if point.groups >= 5:
+            relative = point.outside_std / point.outside
+        variances.append(math.nan if relative is None else relative**2 / point.groups)
     return float((weights * y).sum()), _finite(float((weights**2 * np.array(variances)).sum() ** 0.5))
+
+
+def _row(row: Residual, point: Outside) -> dict[str, Any]:
+    """A row of residuals.csv."""
+    extra = {"outside": point.outside, "outside_std": point.outside_std, "noise": point.noise}
+    return {name: _plain(value) for name, value in {**vars(row), **extra}.items()}
 
 
 def whole_factors(matrices: Sequence[Tensor]) -> Tensor:

@@ -38,6 +38,7 @@ KEY_FIGURES = ("parameters", "factors", "within", "outside")
 TABLES = ("metrics", "blocks", "single_models", "residuals")
 RESIDUAL_COLUMNS = (
     "data_seed", "step", "quantity", "structure", "models", "groups", "residual", "residual_std", "expected",
+    "outside", "outside_std", "noise",
 )  # fmt: skip
 NAMES = {
     "covariance": "gradient covariance",

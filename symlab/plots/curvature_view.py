@@ -26,8 +26,8 @@ class StepView:
 
 @dataclass(frozen=True)
 class CurvatureView:
-    """One quantity. `residuals` has the columns step, structure (right, wrong), models (N), groups, residual,
-    residual_std, expected.
+    """One quantity. `residuals` has the columns step, structure (right, wrong), models (N), groups, outside,
+    outside_std, noise.
     """
 
     quantity: str  # e.g. gradient covariance

@@ -21,15 +21,16 @@ STRUCTURES: dict[str, Literal["-", "--"]] = {"right": "-", "wrong": "--"}
 def residual(
     view: CurvatureView, *, title: str, width_in: float = COLUMN_WIDTH_IN, height_in: float = 2.3
 ) -> Figure | None:
-    """||C_N - P(C_N)||_F / ||C_N||_F against the number of models N, on logarithmic axes.
+    """Root mean square over groups of N models of ||C_N - P(C_N)||_F / ||C||_F against N, on logarithmic axes; C: of
+    all models.
 
     One line per step and structure: solid with the symmetry of the net, dashed with a group that it does not have;
     the band is one standard deviation over independent groups of N models (from 2 groups on). Grey: what sampling
     noise alone leaves. The legend has the slope of the line of least squares through the logarithms (theory: -1/2).
-    None where the table has no row with a residual.
+    None where the table has no row with such a part.
     """
-    rows = view.residuals.dropna(subset=["residual"])
-    rows = rows[rows["residual"] > 0]
+    rows = view.residuals.dropna(subset=["outside"])
+    rows = rows[rows["outside"] > 0]
     if rows.empty:
         return None
     handles: list[Artist] = []
@@ -55,15 +56,15 @@ def residual(
     figure, axes = figure_with_legend(title, handles, width_in, height_in)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    label_axes(axes, "models N", "residual outside of the structure")
+    label_axes(axes, "models N", "part outside of the structure")
     for curve, look in lines:
         _draw(axes, curve, look)
     return figure
 
 
 def over_models(part: pd.DataFrame) -> pd.DataFrame:
-    """One row per N, ascending: the means over the data sets of residual, residual_std and expected."""
-    columns = ["residual", "residual_std", "expected"]
+    """One row per N, ascending: the means over the data sets of outside, outside_std and noise."""
+    columns = ["outside", "outside_std", "noise"]
     return part.groupby("models")[columns].mean().reset_index().sort_values("models")
 
 
@@ -77,19 +78,19 @@ def log_slope(models: np.ndarray, residuals: np.ndarray) -> float:
 
 
 def _slope_text(curve: pd.DataFrame) -> str:
-    slope = log_slope(curve["models"].to_numpy(float), curve["residual"].to_numpy(float))
+    slope = log_slope(curve["models"].to_numpy(float), curve["outside"].to_numpy(float))
     return f": slope {slope:.2f}" if np.isfinite(slope) else ""
 
 
 def _draw(axes: Axes, curve: pd.DataFrame, look: Line2D) -> None:
-    models, mean = curve["models"].to_numpy(float), curve["residual"].to_numpy(float)
-    std = curve["residual_std"].to_numpy(float)
+    models, mean = curve["models"].to_numpy(float), curve["outside"].to_numpy(float)
+    std = curve["outside_std"].to_numpy(float)
     style = {"color": look.get_color(), "linestyle": look.get_linestyle(), "marker": look.get_marker()}
     (line,) = axes.plot(models, mean, linewidth=look.get_linewidth(), markersize=look.get_markersize())
     line.set(**style)
     known = np.isfinite(std)
     low = np.maximum(mean - std, mean / 10)
     axes.fill_between(models[known], low[known], (mean + std)[known], color=look.get_color(), alpha=0.25, linewidth=0)
-    expected = curve["expected"].to_numpy(float)
+    expected = curve["noise"].to_numpy(float)
     shown = np.isfinite(expected) & (expected > 0)
     axes.plot(models[shown], expected[shown], color=GREY, linewidth=0.9, dashes=(2, 2), zorder=3)

@@ -43,8 +43,8 @@ def table(steps=(0, 20), structures=("right", "wrong")) -> pd.DataFrame:
             for models in (100, 1000, 10000):
                 own = 3 * models**-0.5 if structure == "right" else (0.2**2 + 9 / models) ** 0.5
                 row = {"step": step, "structure": structure, "models": models, "groups": 10000 // models}
-                row |= {"residual": own, "residual_std": 0.1 * own if models < 10000 else None}
-                rows.append(row | {"expected": 3 * models**-0.5})
+                row |= {"outside": own, "outside_std": 0.1 * own if models < 10000 else None}
+                rows.append(row | {"noise": 3 * models**-0.5})
     return pd.DataFrame(rows)
 
 
@@ -152,7 +152,7 @@ def test_residual_tells_the_slopes_of_right_and_wrong_structure():
 
 
 def test_residual_averages_over_data_sets():
-    rows = pd.concat([table((0,), ("right",)).assign(residual=scale) for scale in (0.1, 0.3)])
+    rows = pd.concat([table((0,), ("right",)).assign(outside=scale) for scale in (0.1, 0.3)])
     figure = residual(CurvatureView("hessian", LAYERS, {}, rows), title="t")
     curve = next(line for line in figure.axes[0].lines if line.get_marker() == "o")
     np.testing.assert_allclose(curve.get_ydata(), 0.2)
