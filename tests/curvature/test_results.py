@@ -33,9 +33,7 @@ def test_curve_is_the_root_mean_square_over_the_groups():
         outside = []
         for start in range(0, 13 - models + 1, models):
             c = x[start : start + models].mT @ x[start : start + models] / models
-            inner = (
-                sum(c.reshape(3, 2, 3, 2)[h, :, h, :] for h in range(3)) / 3
-            )  # the mean over the units, no cross terms
+            inner = sum(c.reshape(3, 2, 3, 2)[h, :, h, :] for h in range(3)) / 3  # no cross terms
             outside.append(float(torch.linalg.matrix_norm(c - torch.kron(torch.eye(3, dtype=c.dtype), inner))) / norm)
         expected[models] = outside
     curve = outside_curve(estimate, "right")
