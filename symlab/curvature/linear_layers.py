@@ -51,10 +51,11 @@ class LinearLayer:
 def linear_layers(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Tensor) -> tuple[LinearLayer, ...] | None:
     """The layers, in the order of their calls; None unless each parameter is used once, as weight or bias of one.
 
-    Inputs of a layer must be [B, in]; nothing else may touch a parameter.
+    Inputs of a layer must be [B, in], B the rows of `inputs` and not, say, rows times positions; nothing else may touch
+    a parameter.
     """
     own = {name: p.detach().clone() for name, p in parameters.items()}
-    watch = _Watch(own)
+    watch = _Watch(own, len(inputs))
     with torch.no_grad(), watch:
         functional_call(model, own, (inputs,))
     used = [name for layer in watch.layers for name in (layer.weight, layer.bias) if name is not None]
@@ -64,8 +65,9 @@ def linear_layers(model: nn.Module, parameters: Mapping[str, Tensor], inputs: Te
 class _Watch(TorchFunctionMode):
     """Notes which parameters each linear layer uses, and whether any other function sees one."""
 
-    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], rows: int) -> None:
         super().__init__()
+        self.rows = rows
         self.names = {id(p): name for name, p in parameters.items()}
         self.layers: list[LinearLayer] = []
         self.alone = True
@@ -80,7 +82,12 @@ class _Watch(TorchFunctionMode):
 
     def _note(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
         name = self.names.get(id(weight))
-        if name is None or input.ndim != 2 or (bias is not None and id(bias) not in self.names):
+        if (
+            name is None
+            or input.ndim != 2
+            or len(input) != self.rows
+            or (bias is not None and id(bias) not in self.names)
+        ):
             self.alone = False
             return
         self.layers.append(LinearLayer(name, None if bias is None else self.names[id(bias)]))

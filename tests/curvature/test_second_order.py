@@ -118,6 +118,27 @@ def test_any_wiring_of_linear_layers_matches_the_loops():
     check_all(problem, {name: torch.stack([p.detach(), -p.detach()]) for name, p in net.named_parameters()}, "nll")
 
 
+class Positions(nn.Module):
+    """Linear layers that see rows times positions [B T, in], or a constant in place of the rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(2, 3), nn.Linear(3, 2), nn.Linear(2, 2)
+        self.register_buffer("constant", torch.ones(1, 2))
+
+    def forward(self, x):
+        y = torch.tanh(self.a(x.flatten(0, 1))).unflatten(0, x.shape[:2]).mean(1)
+        return self.b(y) * self.c(self.constant)
+
+
+def test_linear_layers_of_more_than_the_rows_match_the_loops():
+    torch.manual_seed(0)
+    net = Positions().double()
+    problem = Problem.of(net, *data(4, (3, 2), 2, "nll"), cross_entropy)
+    assert problem.layers is None
+    check_all(problem, {name: torch.stack([p.detach(), -p.detach()]) for name, p in net.named_parameters()}, "nll")
+
+
 # --- scale ---
 
 
