@@ -190,9 +190,10 @@ def outside_curve(estimate: DenseEstimate, structure: str) -> list[Outside]:
 def fitted_slope(curve: Sequence[Outside]) -> tuple[float | None, float | None]:
     """Slope of the least-squares line through (log N, log outside), and its standard error.
 
-    The error propagates the spread over the groups of each N, std / sqrt(groups), taken as independent between the N;
-    where there are fewer than 5 groups, with the relative spread of the largest N that has 5. (None, None) for fewer
-    than 2 positive values; the error None where no N has 5 groups.
+    The error propagates the spread over the groups of each N, std / sqrt(groups); where there are fewer than 5 groups,
+    with the relative spread of the largest N that has 5. Groups are joined into larger ones, so log outside at N and at
+    a larger N covary by the variance at N (exactly for Gaussian noise). (None, None) for fewer than 2 positive values;
+    the error None where no N has 5 groups.
     """
     curve = [point for point in curve if point.outside > 0]
     if len(curve) < 2:
@@ -207,7 +208,10 @@ def fitted_slope(curve: Sequence[Outside]) -> tuple[float | None, float | None]:
         if point.groups >= 5:
             relative = point.outside_std / point.outside
         variances.append(math.nan if relative is None else relative**2 / point.groups)
-    return float((weights * y).sum()), _finite(float((weights**2 * np.array(variances)).sum() ** 0.5))
+    order = np.arange(len(curve))
+    growing = np.maximum.accumulate(variances)  # larger groups never vary less: a smaller estimate of theirs is chance
+    covariance = growing[np.minimum.outer(order, order)]  # [sizes, sizes]
+    return float(weights @ y), _finite(math.sqrt(weights @ covariance @ weights))
 
 
 def _row(row: Residual, point: Outside) -> dict[str, Any]:

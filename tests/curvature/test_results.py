@@ -1,5 +1,6 @@
 """The part outside of the structure against the number of models, and its slope."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -58,13 +59,26 @@ def test_slope_is_minus_one_half_also_under_heavy_tails():
     assert np.mean(slopes) == pytest.approx(-0.5, abs=0.05)
 
 
+def test_the_error_of_the_slope_is_its_spread_over_repetitions():
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(200):
+        estimate = DenseEstimate(symmetry(Group.SIGNED_PERMUTATION), "mean_gradient", 4, 3)
+        estimate.update({"w": torch.randn(324, 3, 2, generator=generator, dtype=torch.float64)})
+        found.append(fitted_slope(outside_curve(estimate, "right")))
+    slopes, errors = np.array(found).T
+    assert np.sqrt((errors**2).mean()) == pytest.approx(slopes.std(), rel=0.25)
+
+
 def test_slope_and_its_error_by_hand():
     curve = [Outside(10**k, 10, 2 * 10 ** (-0.5 * k), 0.2 * 10 ** (-0.5 * k), math.nan) for k in (1, 2, 3)]
     slope, error = fitted_slope(curve)
     assert slope == pytest.approx(-0.5)
-    x = np.log([10, 100, 1000])
-    sigma = 0.1 / math.sqrt(10)
-    assert error == pytest.approx(sigma / math.sqrt(((x - x.mean()) ** 2).sum()))
+    # slope = (y_3 - y_1) / (2 log 10), all three of variance (.1^2) / 10, so fully correlated: no spread of the slope
+    assert error == pytest.approx(0.0, abs=1e-9)
+    wider = [dataclasses.replace(curve[0], groups=90), dataclasses.replace(curve[1], groups=30), curve[2]]
+    variance = 0.1**2 / 10 - 0.1**2 / 90  # of y_3 - y_1, whose covariance is the variance of y_1
+    assert fitted_slope(wider)[1] == pytest.approx(math.sqrt(variance) / (2 * math.log(10)))
     assert fitted_slope(curve[:1]) == (None, None)
     lonely = [Outside(point.models, 1, point.outside, math.nan, math.nan) for point in curve]
     assert fitted_slope(lonely) == (pytest.approx(-0.5), None)
