@@ -43,12 +43,14 @@ SMALL = {
         "quantities=[covariance]",  # tests/jobs computes the others, draws the figures and checks what is expected
         *("~plot@plots.matrix_panels", "~plot@plots.spectrum", "~plot@plots.reduced_matrix"),
     ],
+    "benchmark_curvature": ["data.num_train=20", "repeats=2", "counts=[]", "steps=1", "loop_models=1", "threads=1"],
     "plot": [],
 }
 SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
     "experiment=resnet_": ["model.width=4", "batch_size=20"],
     "benchmark_preact": ["data.size=8"],
+    "benchmark_curvature_resnet18": ["data.size=8", "model.width=4"],
     "_teachers": ["data_seeds=[0,1]"],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
@@ -63,7 +65,9 @@ FORMS = (
     "VALUE",
 )  # forms, and what needs own files
 EXTRAS = {"data=digits": "sklearn", "shampoo": "pytorch_optimizer", "benchmark": "pytorch_optimizer"}
-EXTRAS |= dict.fromkeys(("resnet_digits", "benchmark_preact", "local_curvature_digits"), "sklearn")
+EXTRAS |= dict.fromkeys(
+    ("resnet_digits", "benchmark_preact", "benchmark_curvature_resnet18", "local_curvature_digits"), "sklearn"
+)
 
 
 def typed(text):

@@ -15,7 +15,7 @@ from symlab.curvature.problem import Problem, seeded
 from symlab.symmetry import WeightSymmetry
 
 GIB = 1024**3
-CACHE = 48 * 1024**2
+CACHE = 24 * 1024**2
 """Working set of a chunk beyond which more models at once are no faster (bytes)."""
 
 _SAMPLE_ROWS = 8
@@ -81,7 +81,7 @@ def model_bytes(problem: Problem, quantities: Sequence[str], dense: bool) -> int
     """Bytes that one model of a chunk takes at the largest of the quantities.
 
     Gradients, probes: 4 A + 8 P numbers. Of a net of linear layers (out, in: the largest of them), dense Hessian:
-    3 out A (a tangent per unit) + B (out^2 + in^2) + 4 P^2 numbers; dense GGN and Fisher the same with C for out in
+    2 out A (a tangent per unit) + B (out^2 + in^2) + 4 P^2 numbers; dense GGN and Fisher the same with C for out in
     the first term, and B C out^2. Of other nets, dense Hessian: 3 P A (a tangent per weight) + 4 P^2 numbers; GGN and
     Fisher: 2 C A + 3 B C P + 4 P^2 numbers; empirical Fisher: 2 A + 3 B P + 4 P^2 numbers.
     """
@@ -97,7 +97,7 @@ def model_bytes(problem: Problem, quantities: Sequence[str], dense: bool) -> int
         out, inner = (max(problem.shapes[layer.weight][d] for layer in problem.layers) for d in (0, 1))
         tangents = max(out if quantity == "hessian" else C for quantity in of_matrices)
         squares = out**2 * (1 if of_matrices <= {"hessian", "empirical_fisher"} else C) + (inner + 1) ** 2
-        return max(largest, 3 * tangents * A + (B * squares + 4 * P**2) * item)
+        return max(largest, 2 * tangents * A + (B * squares + 4 * P**2) * item)
     if "hessian" in of_matrices:
         largest = max(largest, 3 * P * A + 4 * P**2 * item)
     if of_matrices & {"ggn", "fisher"}:

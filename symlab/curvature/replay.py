@@ -67,10 +67,19 @@ def _trace(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Callable
 
 
 def _exchange(graph: fx.Graph) -> None:
-    """x^1 -> x; tanh -> `fast_tanh`."""
+    """x^1 -> x; ones like x -> ones, so that the value of a loss is not computed for its derivative alone; tanh ->
+    `fast_tanh`.
+    """
     for node in list(graph.nodes):
         if node.target is aten.pow.Tensor_Scalar and node.args[1] == 1:
             node.replace_all_uses_with(node.args[0])
+        elif node.target is aten.ones_like.default:
+            like = node.meta["val"]
+            with graph.inserting_before(node):
+                ones = graph.call_function(
+                    torch.ones, (tuple(like.shape),), {"dtype": like.dtype, "device": like.device}
+                )
+            node.replace_all_uses_with(ones)
         elif node.target is aten.tanh.default:
             node.target = fast_tanh
 
