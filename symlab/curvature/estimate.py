@@ -85,7 +85,7 @@ class DenseEstimate:
         quantity: one of `QUANTITIES`.
         base, ratio: groups have base * ratio^j models.
         structures: further structures by name, e.g. a deliberately wrong one.
-        folds: independent parts of the models for `fold_matrices` and `halves`.
+        folds: independent parts of the models for `leave_one_out`.
 
     Raises:
         ValueError: an unknown quantity, a base or ratio below 2, no fold, or a structure named "right".
@@ -101,16 +101,14 @@ class DenseEstimate:
         folds: int = 10,
     ) -> None:
         check_quantity(quantity)
-        check_groups(base, ratio, folds)
+        check_groups(base, folds, ratio)
         if RIGHT in (structures or {}):
             raise ValueError(f"the name {RIGHT!r} stands for `symmetry`: give the structure another name")
         self.symmetry = symmetry
         self.quantity = quantity
         self.structures = {RIGHT: symmetry, **(structures or {})}
-        self.asymmetry = 0.0
-        """Largest ||C_i - C_i^T||_F / ||C_i||_F of all models: of rounding, which the estimate averages out."""
         self._device = torch.device("cpu")
-        self._groups = ModelGroups(base, ratio, [self._sums() for _ in range(folds)], self._finished)
+        self._groups = ModelGroups(base, [self._sums() for _ in range(folds)], ratio, self._finished)
         self._residuals: list[GroupResidual] = []
         self._outside_squares = dict.fromkeys(self.structures, 0.0)  # sum over base groups of ||O_b||^2
         self._base_values: Tensor | None = None  # sum over base groups of C_b
@@ -136,7 +134,6 @@ class DenseEstimate:
             if not isinstance(samples, Tensor) or samples.ndim != 3 or samples.shape[1:] != (P, P):
                 raise ValueError(f"{self.quantity} is estimated from matrices [S, {P}, {P}], one per model")
             values = samples.to(torch.float64)
-            self._note_asymmetry(values)
         if not bool(values.isfinite().all()):
             raise FloatingPointError(f"a model's {self.quantity} holds NaN or inf")
         values = values.to(self._device)
@@ -151,25 +148,10 @@ class DenseEstimate:
         """P(C)."""
         return self.symmetry.project_dense(self.matrix())
 
-    def projected(self, structure: str = RIGHT) -> Tensor:
-        """P(C) [P, P] (for mean_gradient [P])."""
-        return project_value(self.structures[structure], self.matrix())
-
-    def fold_matrices(self) -> list[Tensor]:
-        """C of each fold that holds at least 2 models: independent estimates from disjoint parts of the models."""
-        return [self._value(fold) for fold in self._groups.folds if fold.count >= 2]
-
     def leave_one_out(self) -> list[Tensor]:
         """C of all models but one fold's, for each fold that holds models: what a jackknife needs."""
         folds = [fold for fold in self._groups.folds if fold.count]
         return [self._value(self._joined(folds, skip=i)) for i in range(len(folds))] if len(folds) > 1 else []
-
-    def halves(self) -> tuple[Tensor, Tensor] | None:
-        """C of every other fold and of the rest: two independent halves; None while there are not two folds."""
-        folds = [fold for fold in self._groups.folds if fold.count]
-        if len(folds) < 2:
-            return None
-        return self._value(self._joined(folds[::2])), self._value(self._joined(folds[1::2]))
 
     def group_residuals(self) -> list[GroupResidual]:
         """One entry per structure and complete group."""
@@ -202,7 +184,6 @@ class DenseEstimate:
             "residuals": [(row.structure, row.models, row.group, row.outside, row.norm) for row in self._residuals],
             "outside_squares": dict(self._outside_squares),
             "base_values": self._base_values,
-            "asymmetry": self.asymmetry,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -214,7 +195,6 @@ class DenseEstimate:
         self._residuals = [GroupResidual(*row) for row in state["residuals"]]
         self._outside_squares = dict(state["outside_squares"])
         self._base_values = state["base_values"]
-        self.asymmetry = state["asymmetry"]
 
     def _sums(self) -> DenseSums:
         P = self.symmetry.num_parameters
@@ -276,13 +256,6 @@ class DenseEstimate:
         mean = outside_norm(self.structures[name], self._base_values / B)
         variance = (self._outside_squares[name] - B * mean**2) / (B - 1)
         return max(variance, 0.0) * self._groups.base
-
-    def _note_asymmetry(self, values: Tensor) -> None:
-        norms = values.flatten(1).norm(dim=1)
-        differences = (values - values.mT).flatten(1).norm(dim=1)
-        relative = torch.where(norms > 0, differences / norms, 0.0)
-        if len(relative):
-            self.asymmetry = max(self.asymmetry, float(relative.max()))
 
 
 def _over_groups(rows: list[GroupResidual], variance: float) -> Residual:

@@ -105,12 +105,3 @@ def pair_norm(operator: InvariantOperator, rows: Sequence[Mapping[str, Tensor]],
     ]
     parts = pair_factors(operator, rows, pair)
     return float(sum(d * float(part.double().square().sum()) for d, part in zip(dimensions, parts, strict=True))) ** 0.5
-
-
-def factor_vector(operator: InvariantOperator) -> Tensor:
-    """All independent numbers of a symmetric operator [num_factors]: the upper triangle of each M_k."""
-    parts = []
-    for matrix in operator.matrices:
-        i, j = torch.triu_indices(len(matrix), len(matrix), device=matrix.device)
-        parts.append(matrix[i, j])
-    return torch.cat(parts)

@@ -64,12 +64,12 @@ def chunk_size(
 
 
 def sums_bytes(symmetry: WeightSymmetry, quantities: Sequence[str], dense: bool, folds: int = 10) -> int:
-    """Bytes of the estimates' running sums in float64: (folds + 6 open groups + 4) copies of P^2 numbers (dense) or of
-    sum m_k^2 (structured), and of P numbers where a mean gradient is kept.
+    """Bytes of the estimates' running sums in float64: (folds + 6 open groups + 4) copies of P^2 numbers (dense), or
+    (folds + 1 + 4) of sum m_k^2 (structured), and as many of P numbers where a mean gradient is kept.
     """
     P = symmetry.num_parameters
     numbers = P**2 if dense else sum(block.copies**2 for block in symmetry.blocks)
-    copies = folds + _LEVELS + 4
+    copies = folds + (_LEVELS if dense else 1) + 4
     total = 0
     for quantity in quantities:
         total += 0 if quantity == "mean_gradient" else numbers

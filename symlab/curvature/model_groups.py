@@ -26,13 +26,14 @@ class ModelGroups(Generic[T]):
     """The sums of all models seen, kept by fold and by unfinished group.
 
     Fold f holds every base group whose number is f modulo `folds`. When a group of size base * ratio^j is complete,
-    `finished(j, sums)` is called, and the sums go on into the group of the next size.
+    `finished(j, sums)` is called, and the sums go on into the group of the next size. Without `finished` there are no
+    groups but the base ones.
     """
 
     base: int
-    ratio: int
     folds: list[T]
-    finished: Callable[[int, T], None]
+    ratio: int = 2
+    finished: Callable[[int, T], None] | None = None
     levels: list[T] = field(default_factory=list)  # the unfinished group of each size
     base_groups: int = 0
 
@@ -75,6 +76,9 @@ class ModelGroups(Generic[T]):
 
     def _finish(self, level: int) -> None:
         group = self.levels[level]
+        if self.finished is None:
+            self.levels[level] = group.empty()
+            return
         self.finished(level, group)
         above = self._at(level + 1)
         above.add(group)
@@ -83,7 +87,7 @@ class ModelGroups(Generic[T]):
             self._finish(level + 1)
 
 
-def check_groups(base: int, ratio: int, folds: int) -> None:
+def check_groups(base: int, folds: int, ratio: int = 2) -> None:
     """Raises ValueError for sizes of groups that cannot be."""
     if not base >= 2:
         raise ValueError(f"base must be at least 2 models, got {base}")

@@ -41,29 +41,24 @@ class StructuredEstimate:
 
     M_k = (1/N) sum_i sym(U_k V_k^T) / D_k, with u = v the gradients for `second_moment`; for `covariance` centred and
     unbiased, 1/(N - 1). For `mean_gradient` only the vector is kept. What lies outside of the commutant is never
-    formed, so there is no residual here; `standard_errors` gives the spread over independent groups of models.
+    formed, so there is no residual here; `leave_one_out` gives the spread over independent parts of the models.
 
     Args:
         symmetry: the structure.
         quantity: one of `QUANTITIES`.
-        base, ratio: groups have base * ratio^j models.
-        folds: independent parts of the models for `fold_operators` and `halves`. For covariance each keeps a vector
-            of P numbers.
+        base: consecutive models that are in one fold.
+        folds: independent parts of the models for `leave_one_out`. For covariance each keeps a vector of P numbers.
 
     Raises:
-        ValueError: an unknown quantity, a base or ratio below 2, or no fold.
+        ValueError: an unknown quantity, a base below 2, or no fold.
     """
 
-    def __init__(
-        self, symmetry: WeightSymmetry, quantity: str, base: int = 100, ratio: int = 10, folds: int = 10
-    ) -> None:
+    def __init__(self, symmetry: WeightSymmetry, quantity: str, base: int = 100, folds: int = 10) -> None:
         check_quantity(quantity)
-        check_groups(base, ratio, folds)
+        check_groups(base, folds)
         self.symmetry = symmetry
         self.quantity = quantity
-        self._groups = ModelGroups(base, ratio, [self._sums() for _ in range(folds)], self._finished)
-        self._base_sums = self._sums().blocks  # over the base groups, of M_k
-        self._base_squares = self._sums().blocks  # of the squares of its entries
+        self._groups = ModelGroups(base, [self._sums() for _ in range(folds)])
 
     @property
     def count(self) -> int:
@@ -106,42 +101,10 @@ class StructuredEstimate:
             raise ValueError(f"{self.quantity} keeps no mean gradient")
         return {name: x / total.count for name, x in total.vectors.items()}
 
-    def fold_operators(self) -> list[InvariantOperator]:
-        """The estimate of each fold that holds at least 2 models: independent, from disjoint parts of the models."""
-        return [self._operator(fold) for fold in self._groups.folds if fold.count >= 2]
-
     def leave_one_out(self) -> list[InvariantOperator]:
         """The estimate of all models but one fold's, for each fold that holds models: what a jackknife needs."""
         folds = [fold for fold in self._groups.folds if fold.count]
         return [self._operator(_joined(folds, skip=i)) for i in range(len(folds))] if len(folds) > 1 else []
-
-    def halves(self) -> tuple[InvariantOperator, InvariantOperator] | None:
-        """Two independent halves of the models; None while there are not two folds."""
-        folds = [fold for fold in self._groups.folds if fold.count]
-        if len(folds) < 2:
-            return None
-        return self._operator(_joined(folds[::2])), self._operator(_joined(folds[1::2]))
-
-    def standard_errors(self) -> list[Tensor] | None:
-        """Of every entry of the M_k [m_k, m_k]: its standard deviation over base groups / sqrt(N / base); None for
-        fewer than 2 groups.
-        """
-        B, N = self._groups.base_groups, self.count
-        if B < 2:
-            return None
-        errors = []
-        for total, squares in zip(self._base_sums, self._base_squares, strict=True):
-            variance = ((squares - total.square() / B) / (B - 1)).clamp(min=0)
-            errors.append((variance * self._groups.base / N).sqrt())
-        return errors
-
-    def relative_errors(self) -> list[float] | None:
-        """Of each block: ||standard errors||_F / ||M_k||_F; None for fewer than 2 groups of `base` models."""
-        errors = self.standard_errors()
-        if errors is None:
-            return None
-        norms = [float(matrix.norm()) for matrix in self.blocks().matrices]
-        return [float(e.norm()) / n if n > 0 else float("nan") for e, n in zip(errors, norms, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
         """All that was summed up so far, as plain tensors and numbers."""
@@ -150,8 +113,6 @@ class StructuredEstimate:
             "folds": [(fold.blocks, fold.vectors, fold.count) for fold in groups.folds],
             "levels": [(level.blocks, level.vectors, level.count) for level in groups.levels],
             "base_groups": groups.base_groups,
-            "base_sums": self._base_sums,
-            "base_squares": self._base_squares,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -160,8 +121,6 @@ class StructuredEstimate:
         groups.folds = [BlockSums(*sums) for sums in state["folds"]]
         groups.levels = [BlockSums(*sums) for sums in state["levels"]]
         groups.base_groups = state["base_groups"]
-        self._base_sums = list(state["base_sums"])
-        self._base_squares = list(state["base_squares"])
 
     def _sums(self) -> BlockSums:
         blocks = [
@@ -203,13 +162,6 @@ class StructuredEstimate:
         of_sum = self.symmetry.project(sums.vectors).matrices  # of the sum's outer product
         centred = [(total - own / n) / (n - 1) for total, own in zip(sums.blocks, of_sum, strict=True)]
         return InvariantOperator(self.symmetry, centred)
-
-    def _finished(self, level: int, sums: BlockSums) -> None:
-        if level or not sums.blocks:
-            return
-        for i, matrix in enumerate(self._operator(sums).matrices):
-            self._base_sums[i] += matrix
-            self._base_squares[i] += matrix.square()
 
 
 def _rows(

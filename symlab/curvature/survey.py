@@ -198,7 +198,7 @@ class Survey:
     def _estimate(self, cell: Cell) -> AnyEstimate:
         quantity, _ = cell
         if not self.plan.dense:
-            return StructuredEstimate(self.symmetry, quantity, self.plan.smallest, RATIO)
+            return StructuredEstimate(self.symmetry, quantity, self.plan.smallest)
         others = {} if self.wrong is None else {WRONG: self.wrong}
         return DenseEstimate(self.symmetry, quantity, self.plan.smallest, RATIO, others)
 
