@@ -1,10 +1,11 @@
-"""Gradients of many models, averaged over all rows.
+"""Losses and gradients of many models, averaged over all rows.
 
 Legend: S  models;  n  rows.
 """
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.func import grad
 
@@ -26,3 +27,15 @@ def gradients(problem: Problem, parameters: Mapping[str, Tensor]) -> dict[str, T
         return total
 
     return over_models(problem, one, parameters, key="gradients")
+
+
+@torch.no_grad()
+def losses(problem: Problem, parameters: Mapping[str, Tensor]) -> Tensor:
+    """L(theta) of each model: [S] from [S, *shape]; as independent of `row_batch` as `gradients`."""
+
+    def one(own: dict[str, Tensor]) -> Tensor:
+        parts = [share * problem.loss(problem.outputs(own, x), y) for x, y, share in problem.batches()]
+        return torch.stack(parts).sum()
+
+    found: Tensor = over_models(problem, one, parameters)
+    return found

@@ -19,8 +19,7 @@ from symlab.curvature.factor_momentum import (
     mean_of_others,
     pairwise_correlation,
 )
-from symlab.curvature.gradients import gradients
-from symlab.curvature.losses import losses
+from symlab.curvature.gradients import gradients, losses
 from symlab.curvature.problem import Problem
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from symlab.curvature.bands import check_bands, judge, over_data, verdict_lines
-from symlab.curvature.gradients import gradients
+from symlab.curvature.gradients import gradients, losses
 from symlab.curvature.local_step import REFERENCES, LocalCurvature, QuadraticModel, cosine
-from symlab.curvature.losses import losses
 from symlab.curvature.problem import Problem
 from symlab.curvature.second_order import empirical_fishers, ggns, hessians
 from symlab.data.dataset import Dataset
