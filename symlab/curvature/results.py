@@ -113,7 +113,7 @@ def _matrix_result(
         numbers,
         errors,
         rows,
-        pair_rows(whole, singles),
+        pair_rows(whole, parts, singles),
         [vars(part) for part in quality],
     )
 
@@ -225,33 +225,51 @@ def whole_factors(matrices: Sequence[Tensor]) -> Tensor:
     return torch.cat([matrix.flatten() for matrix in matrices])
 
 
-def pair_rows(whole: Estimate, singles: Sequence[Sequence[Tensor]]) -> list[dict[str, Any]]:
+def pair_rows(whole: Estimate, parts: Sequence[Estimate], singles: Sequence[Sequence[Tensor]]) -> list[dict[str, Any]]:
     """One row per pair of tensors that some block couples, numbered from 1 in the order of the parameters.
 
     norm: of the fitted part [a, b]; residual: ||C - P(C)|| / ||C|| within the part and correlation of the entries of C
-    and P(C) in it (None without a dense matrix); single_model: Pearson's r between the entries of one model's M_k[a, b]
-    (all blocks k that couple a and b) and the ensemble's, mean and standard deviation over the models.
+    and P(C) in it (None without a dense matrix); <name>_error: of each by the jackknife, from `parts`, the estimates
+    without each fold in turn; single_model: Pearson's r between the entries of one model's M_k[a, b] (all blocks k that
+    couple a and b) and the ensemble's, mean and standard deviation over the models.
     """
     operator = whole.operator
     symmetry = operator.symmetry
     names = list(symmetry.shapes)
     rows = measures.tensor_rows(symmetry)
-    fitted = None if whole.matrix is None else operator.dense()
-    places = measures.pair_slices(names, {name: int(np.prod(shape)) for name, shape in symmetry.shapes.items()})
+    pairs = [pair for pair in measures.tensor_pairs(names) if measures.pair_factors(operator, rows, pair)]
+    numbers, *others = [_pair_numbers(estimate, rows, pairs) for estimate in (whole, *parts)]
     found = []
-    for a, b in measures.tensor_pairs(names):
-        own = measures.pair_factors(operator, rows, (a, b))
-        if not own:
-            continue
+    for k, (a, b) in enumerate(pairs):
         row: dict[str, Any] = {"i": names.index(a) + 1, "j": names.index(b) + 1, "tensor_i": a, "tensor_j": b}
-        row |= {"norm": measures.pair_norm(operator, rows, (a, b)), "residual": None, "correlation": None}
-        if whole.matrix is not None and fitted is not None:
-            part, theory = whole.matrix[places[a], places[b]], fitted[places[a], places[b]]
+        row |= numbers[k]
+        errors = jackknife_errors([other[k] for other in others])
+        row |= {f"{name}_error": errors.get(name) for name in numbers[k]}
+        row["single_model"], row["single_model_std"] = _single(
+            [_pair_of(symmetry, single, rows, (a, b)) for single in singles],
+            whole_factors(measures.pair_factors(operator, rows, (a, b))),
+        )
+        found.append(row)
+    return found
+
+
+def _pair_numbers(
+    estimate: Estimate, rows: Sequence[Mapping[str, Tensor]], pairs: Sequence[Pair]
+) -> list[dict[str, float | None]]:
+    """norm, residual and correlation of each pair."""
+    symmetry = estimate.operator.symmetry
+    places = measures.pair_slices(
+        list(symmetry.shapes), {name: int(np.prod(shape)) for name, shape in symmetry.shapes.items()}
+    )
+    fitted = None if estimate.matrix is None else estimate.operator.dense()
+    found = []
+    for a, b in pairs:
+        row: dict[str, float | None] = {"norm": measures.pair_norm(estimate.operator, rows, (a, b))}
+        row |= {"residual": None, "correlation": None}
+        if estimate.matrix is not None and fitted is not None:
+            part, theory = estimate.matrix[places[a], places[b]], fitted[places[a], places[b]]
             row["residual"] = _finite(float((part - theory).norm() / part.norm()))
             row["correlation"] = _finite(correlation(part, theory))
-        row["single_model"], row["single_model_std"] = _single(
-            [_pair_of(symmetry, single, rows, (a, b)) for single in singles], whole_factors(own)
-        )
         found.append(row)
     return found
 

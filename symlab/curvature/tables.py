@@ -80,7 +80,7 @@ def numbers_in(
     for row in blocks:
         for number in PAIR_NUMBERS:
             key = f"{number}_{row['quantity']}_step{row['step']}_{row['i']}_{row['j']}"
-            found.setdefault(key, []).append((_number(row[number]), None))
+            found.setdefault(key, []).append((_number(row[number]), _number(row.get(f"{number}_error"))))
     return found
 
 

@@ -106,11 +106,28 @@ def test_estimates_equal_a_plain_loop_over_the_nets(tmp_path):
     )
     fitted = symmetry.project_dense(torch.from_numpy(arrays["measured"]))
     np.testing.assert_allclose(arrays["fitted"], fitted.dense(), atol=1e-12)
+    check_pair_errors(run, loop_over_nets(30, 2, 0.3)[0], symmetry)
     np.testing.assert_allclose(arrays["spectrum"], np.linalg.eigvalsh(arrays["measured"])[::-1], atol=1e-12)
     assert arrays["multiplicity"].sum() == 14
     spectrum_of_fit = np.sort(np.repeat(arrays["predicted"], arrays["multiplicity"]))
     np.testing.assert_allclose(spectrum_of_fit, np.linalg.eigvalsh(arrays["fitted"]), atol=1e-12)
     assert dict(zip(arrays["layer_names"].tolist(), arrays["layer_sizes"].tolist(), strict=True)) == LAYERS
+
+
+def check_pair_errors(run, gradients, symmetry):
+    """The jackknife over the ten folds of three nets, for the first weight with itself, of the covariance."""
+    values = []
+    for fold in range(10):
+        rest = np.cov(np.delete(gradients, range(3 * fold, 3 * fold + 3), axis=0).T)
+        fitted = symmetry.project_dense(torch.from_numpy(rest)).dense().numpy()[:6, :6]
+        measured = rest[:6, :6]
+        residual = np.linalg.norm(measured - fitted) / np.linalg.norm(measured)
+        values.append((np.linalg.norm(fitted), residual, np.corrcoef(measured.ravel(), fitted.ravel())[0, 1]))
+    expected = np.sqrt(0.9 * np.var(values, axis=0) * 10)
+    row = next(r for r in run.read_rows("blocks") if (r["quantity"], r["step"]) == ("covariance", 2))
+    found = [row[f"{name}_error"] for name in ("norm", "residual", "correlation")]
+    assert (row["i"], row["j"]) == (1, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_tables_and_figures(tmp_path):
