@@ -49,6 +49,16 @@ def first_layer_from(m, x):
     return m.o(m.cell(x, states)[0])
 
 
+def causal_tokens(m, x):
+    return m.o(x * F.scaled_dot_product_attention(m.q, m.k, m.v, is_causal=True).sum(1))
+
+
+def one_unit_written_to_five(m, x):
+    units = x.new_zeros(4, 5)
+    units.copy_(m.i(x))
+    return m.o(units)
+
+
 # name: model, inputs, tensors by hand, groups by hand
 NETS = {
     "states of two layers": (
@@ -154,6 +164,30 @@ NETS = {
         SEQUENCES,
         [[H, X], *lin(one(2), H)],
         {"h": ("B", 4)},
+    ),
+    "a sum over the units of one factor": (
+        Module(lambda m, x: m.o(torch.einsum("bi,hi->b", x, m.w)[:, None]), w=start(4, 3), o=L(1, 2)),
+        ROWS,
+        [[H, X], *lin(one(2), one(1))],
+        {"h": ("P", 4)},
+    ),
+    "causal attention of learned tokens": (
+        Module(causal_tokens, q=start(1, 4, 2), k=start(1, 4, 2), v=start(1, 4, 3), o=L(3, 2)),
+        ROWS,
+        [*[[one(1), one(4), one("d")]] * 2, [one(1), one(4), X], *lin(one(2), X)],
+        {"d": ("B", 2)},
+    ),
+    "one unit written to five": (
+        Module(one_unit_written_to_five, i=L(3, 1), o=L(5, 2)),
+        ROWS,
+        [*lin(one(1), X), *lin(one(2), H)],
+        {"h": ("P", 5)},
+    ),
+    "ones before the units": (
+        Module(lambda m, x: m.o(F.pad(m.i(x), (2, 0), value=1.0)), i=L(3, 4), o=L(6, 2)),
+        ROWS,
+        [*lin(H, X), *lin(one(2), [["ones"], ["h"]])],
+        {"h": ("P", 4), "ones": ("P", 2)},
     ),
     "a slice from before the start": (
         Module(lambda m, x: m.o(m.i(x)[:, -9:2].relu()), i=L(3, 5), o=L(2, 2)),

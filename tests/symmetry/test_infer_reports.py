@@ -97,6 +97,13 @@ def test_verification_can_be_left_out():
     assert found["0.weight:0"].error is None
 
 
+def test_the_error_says_how_much_the_output_changes(monkeypatch):
+    monkeypatch.setitem(table._TABLE, torch.ops.aten.relu, odd_function)
+    found = reports(mlp((3, 4, 2), "relu"), torch.randn(5, 3), rtol=10.0)
+    assert found["0.weight:0"].group is B
+    assert found["0.weight:0"].error > 1e-2
+
+
 def test_the_symmetry_is_that_of_infer_symmetry():
     model, inputs = residual_net(), torch.randn(2, 2, 6, 6)
     first, second = infer_symmetry(model, inputs), inspect_symmetry(model, inputs).symmetry
