@@ -182,7 +182,7 @@ def test_a_signal_after_the_last_evaluation_does_not_undo_the_run(tmp_path):
     outcome = run_job(run, plot=plot)
     assert (outcome.status, outcome.exit_code) == ("completed", 130)
     assert run.read_summary()["status"] == "completed"
-    assert (run.path / "figures" / "loss.png").exists()
+    assert (run.path / "figures" / "plot.png").exists()
 
 
 def test_handlers_are_put_back_and_a_second_interrupt_is_obeyed_at_once():
