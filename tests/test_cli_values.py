@@ -145,3 +145,18 @@ def test_flags_and_overrides_in_any_order(tmp_path: Path) -> None:
     for refused in (["train", "--resolve"], ["train", "--config-path", "x"], ["train", "--config-dir", "gone"]):
         with pytest.raises(BadInput):
             arguments.parse(refused)
+
+
+@pytest.mark.parametrize("job", ["curvature", "factor_momentum", "local_curvature", "symmetry"])
+def test_mappings_can_be_given_as_documented(job):
+    """`groups={residual:trivial}`: Hydra merges into a mapping that is there already, and refuses new keys of it."""
+    with compose.config_sources(job, None, None):
+        for key in ("groups", "wrong_groups", "expected"):
+            if key in compose.resolved(compose.compose(job, None, [])):
+                config = compose.resolved(compose.compose(job, None, [f"{key}={{residual:trivial}}"]))
+                assert config[key] == {"residual": "trivial"}
+
+
+def test_a_figure_that_is_left_out_is_not_blamed_for_another_key():
+    with compose.config_sources("curvature", None, None), pytest.raises(BadInput, match=r"^lrr=1: there is no key lrr"):
+        compose.compose("curvature", None, ["~plot@plots.spectrum", "lrr=1"])

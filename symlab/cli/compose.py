@@ -208,7 +208,7 @@ def _composition(error: Exception, overrides: Sequence[str], job: str | None, na
     known = [*dotted(OmegaConf.to_container(base, resolve=False)), "hydra"]
     for override in parsed:
         key = override.key_or_group
-        plain = not (override.is_add() or override.is_force_add() or override in groups)
+        plain = not (override.is_add() or override.is_force_add() or is_group(override))
         if plain and key not in known and not key.startswith("hydra."):
             return f"{override.input_line}: there is no key {key}{nearest(key, known, 'keys')}"
     return _first_line(error)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
+import numpy as np
 import pandas
 import torch
 from matplotlib.figure import Figure
@@ -21,10 +22,12 @@ from symlab.curvature.results import Result, results_of
 from symlab.curvature.survey import Plan, Survey
 from symlab.curvature.tables import block_rows, known_numbers, metrics_row, numbers_in, residual_rows, single_rows
 from symlab.data.dataset import Dataset
-from symlab.plots.curvature_view import CurvatureView, layers_of, step_view
+from symlab.plots.curvature_view import CurvatureView, StepView, layers_of, step_view
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.symmetry import inspect_symmetry
 from symlab.symmetry.axis_choice import choose_groups
+from symlab.symmetry.groups import Group
+from symlab.symmetry.infer import AxisReport
 from symlab.training.build import SAMPLE_ROWS, build_model
 from symlab.training.factories import Loss, ModelFactory, name_of
 from symlab.training.place import find_device, find_dtype, repeatable
@@ -35,6 +38,7 @@ RESUMABLE_CHANGES = ("checkpoint_every_s", "device", "expected", "memory_gib", "
 """Keys that may differ when a run is resumed."""
 
 KEY_FIGURES = ("parameters", "factors", "within", "outside")
+AUTO_WRONG = MappingProxyType({"input": "permutation"})
 TABLES = ("metrics", "blocks", "single_models", "residuals")
 RESIDUAL_COLUMNS = (
     "data_seed", "step", "quantity", "structure", "models", "groups", "residual", "residual_std", "expected",
@@ -77,8 +81,8 @@ def curvature(
     row_batch: int | None = None,
     training: bool = False,
     probes: int = 1,
-    groups: Mapping[str, str] = MappingProxyType({}),
-    wrong_groups: Mapping[str, str] | None = MappingProxyType({"input": "permutation"}),
+    groups: Mapping[str, str] | None = None,
+    wrong_groups: Mapping[str, str] | Literal["auto"] | None = "auto",
     smallest: int = 100,
     singles: int = 10,
     data_seeds: Sequence[int] | None = None,
@@ -95,8 +99,9 @@ def curvature(
 
     See docs/curvature.md for the quantities, the tables (metrics, blocks, residuals), the arrays and the figures.
     `models` N, one number or one per quantity; `groups` and `wrong_groups` name axes by role or label, see
-    `choose_groups`. `data_seeds`: everything once per data set, the data's factory called with seed=...
-    `expected`: key of the summary's numbers -> [low, high]; the summary says within or outside, the exit code stays 0.
+    `choose_groups`; wrong_groups auto: {input: permutation}, None: no comparison. `data_seeds`: everything once per
+    data set, the data's factory called with seed=... `expected`: key of the summary's numbers -> [low, high]; the
+    summary says within or outside, the exit code stays 0.
 
     A stop signal saves what was summed up and ends with status interrupted; a resumed run goes on from there.
 
@@ -109,10 +114,12 @@ def curvature(
     plan = _plan(quantities, each, steps, lr, dense, memory_gib, row_batch, training, probes, smallest, singles, seed)
     _check_rest(data_seeds, checkpoint_every_s, seed, threads)
     with stop_on_signals() as stop, repeatable(seed, place, threads, deterministic=False):
-        builder = _Builder(model, data, loss, plan, groups, wrong_groups or {}, place, kind)
+        wrong = AUTO_WRONG if wrong_groups == "auto" else wrong_groups or {}
+        builder = _Builder(model, data, loss, plan, groups or {}, wrong, place, kind)
         seeds = [None] if data_seeds is None else list(data_seeds)
         first, setting = builder.survey(seeds[0])
         _as_bad_input(lambda: check_bands(expected or {}, known_numbers(plan, first.symmetry)))
+        _try_figures(plots)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads(), "seed": seed})
         logger.info("%s, %d models at a time; %s", setting["title"], first.chunk, first.symmetry)
         keeper = _Keeper(run, plan, checkpoint_every_s, progress)
@@ -188,8 +195,8 @@ class _Builder:
             return self.model(dataset.input_shape, dataset.output_size, generator)
 
         def make() -> Survey:
-            right = inferred.symmetry.with_groups(choose_groups(inferred.axes, self.groups))
-            wrong = right.with_groups(choose_groups(inferred.axes, self.wrong_groups))
+            right = inferred.symmetry.with_groups(_chosen("groups", inferred.axes, self.groups))
+            wrong = right.with_groups(_chosen("wrong_groups", inferred.axes, self.wrong_groups))
             if self.wrong_groups and wrong.groups == right.groups:
                 logger.warning("wrong_groups change no group (axes of size 1 have none): there is no wrong structure")
             problem = Problem.of(
@@ -227,6 +234,13 @@ class _Builder:
             return self.data(seed=data_seed)
         except TypeError as error:
             raise BadInput(f"data_seeds={data_seed}: the data must be a function of a seed: {error}") from error
+
+
+def _chosen(key: str, axes: Sequence[AxisReport], choice: Mapping[str, str]) -> dict[str, Group]:
+    try:
+        return choose_groups(axes, choice)
+    except ValueError as error:
+        raise BadInput(f"{key}: {error}") from error
 
 
 class _Keeper:
@@ -334,6 +348,15 @@ def _draw(run: RunDir, source: RunDir, plots: Mapping[str, CurvaturePlot], summa
                 logger.info("figure %s of %s is left out: there is nothing that it could show", name, quantity)
             else:
                 run.save_figure(f"{quantity}_{name}", figure)
+
+
+def _try_figures(plots: Mapping[str, CurvaturePlot]) -> None:
+    """Draw two weights, so that a figure of another job stops here and not at the end."""
+    two, one = np.eye(2), np.ones(1)
+    step = StepView(two, two, np.ones(2), one, 2 * one.astype(int), {"2 x": one[:, None]})
+    table = pandas.DataFrame([dict.fromkeys(RESIDUAL_COLUMNS, 1.0) | {"structure": "right", "step": 0}])
+    for plot in plots.values():
+        plot(CurvatureView("curvature", {"a": 1, "b": 1}, {0: step, 1: step}, table), title="curvature")
 
 
 def _redraw(run: RunDir, path: Path, plots: Mapping[str, CurvaturePlot]) -> Outcome:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 
+from symlab.cli.validation import Factory
 from symlab.curvature import survey
 from symlab.curvature.ensemble import draw
 from symlab.curvature.problem import Problem
@@ -18,6 +19,7 @@ from symlab.curvature.tables import known_numbers
 from symlab.data.teacher_student import teacher_student
 from symlab.jobs.curvature import curvature
 from symlab.models.mlp import mlp
+from symlab.plots.loss import loss as loss_figure
 from symlab.plots.matrix_panels import matrix_panels
 from symlab.plots.reduced_matrix import reduced_matrix
 from symlab.plots.residual import residual
@@ -319,8 +321,10 @@ def sum_of_squares(outputs, targets):
         ({"loss": cross_entropy}, "cross_entropy needs int64 class indices"),
         ({"data": unseeded_data, "data_seeds": [0]}, "data_seeds=0: the data must be a function of a seed"),
         ({"data_seeds": [1, 1]}, "data_seeds must be different"),
-        ({"groups": {"hidden": "cyclic"}}, "hidden: cyclic is not a group"),
-        ({"wrong_groups": {"residual": "trivial"}}, "residual names no axis"),
+        ({"groups": {"hidden": "cyclic"}}, "^groups: hidden: cyclic is not a group"),
+        ({"wrong_groups": {"residual": "trivial"}}, "^wrong_groups: residual names no axis"),
+        ({"seed": 2**63}, "seed must be at least 0 and below 2.63"),
+        ({"plots": {"loss": Factory("plots.loss", loss_figure, {})}}, "^plots.loss=loss: .*'references'"),
         ({"expected": {"slope_covariance_step1": [0, 1]}}, "near it: slope_covariance_step"),
         ({"expected": {"slope_covariance_step0": [1, 0]}}, "low <= high"),
         ({"dtype": "float8"}, "dtype must be one of"),
