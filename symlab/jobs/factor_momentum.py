@@ -2,11 +2,12 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from symlab.curvature.bands import check_bands, judge, verdict_lines
@@ -96,7 +97,9 @@ def factor_momentum(
         recorded = sorted({*range(0, steps + 1, every), *report, steps})
         averages = Averages({beta: RunningAverage(beta) for beta in betas})
         events = descent(problem, layout, parameters, averages, recorded, lr, normalise)
-        message = _record(run, events, steps + 1, progress)
+        title = f"factors of {models} nets, {name_of(model)} on {dataset.name}, lr {lr:g}"
+        title += ", each step normalised" if normalise else ""
+        message = _record(run, events, steps + 1, progress, lambda rows: _figure(plot, rows, title))
     rows = run.read_rows()
     setting = {
         "data": dataset.name,
@@ -110,8 +113,7 @@ def factor_momentum(
     summary |= {"numbers": numbers, "expected": judge(wanted, numbers) if numbers else {}}
     run.write_summary(summary)
     if rows:
-        title = f"factors of {models} nets, {name_of(model)} on {dataset.name}, lr {lr:g}"
-        _draw(run, plot, title + (", each step normalised" if normalise else ""))
+        run.save_figure(name_of(plot), _figure(plot, rows, title))
     if message is not None:
         logger.error("diverged, everything so far is kept: %s", message)
     else:
@@ -264,11 +266,19 @@ def _check_memory(layout: FactorLayout, models: int, betas: int, memory_gib: flo
         )
 
 
-def _record(run: RunDir, events: Iterable[tuple[int, list[dict[str, Any]]]], total: int, progress: bool) -> str | None:
-    """Write rows as they come; returns what went wrong if a net diverged."""
+def _record(
+    run: RunDir,
+    events: Iterable[tuple[int, list[dict[str, Any]]]],
+    total: int,
+    progress: bool,
+    try_figure: Callable[[list[dict[str, Any]]], object],
+) -> str | None:
+    """Write rows as they come; returns what went wrong if a net diverged. `try_figure` is given the first ones."""
     with progress_bar(total, 0, progress) as bar:
         try:
-            for _, rows in events:
+            for step, rows in events:
+                if step == 0:
+                    try_figure(rows)
                 if rows:
                     run.append_rows(rows)
                 bar.update()
@@ -277,11 +287,10 @@ def _record(run: RunDir, events: Iterable[tuple[int, list[dict[str, Any]]]], tot
     return None
 
 
-def _draw(run: RunDir, plot: PlotFunction, title: str) -> None:
-    """The figure, by the plot's name, from the rows on disk."""
+def _figure(plot: PlotFunction, rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
     import pandas
 
-    run.save_figure(name_of(plot), plot(pandas.DataFrame(run.read_rows()), {}, title=title))
+    return plot(pandas.DataFrame(rows), {}, title=title)
 
 
 def as_text(numbers: Mapping[str, Mapping[str, float | None]], betas: Sequence[float], report: Sequence[int]) -> str:

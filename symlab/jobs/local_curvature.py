@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from symlab.curvature.bands import check_bands, judge, over_data, verdict_lines
@@ -89,6 +90,7 @@ def local_curvature(
     dataset = data().to(place, torch.float64)
     rates, batches = Rates(schedule, 0, steps), [_batches(dataset, batch_size, seed) for seed in seeds]
     message, recorded = None, {*range(0, steps, every), steps - 1}
+    title = f"{name_of(optimizer)}, {name_of(model)} on {dataset.name}"
     with (
         repeatable(seeds[0], place, threads, deterministic=False),
         progress_bar(len(seeds) * steps, 0, progress) as bar,
@@ -104,6 +106,8 @@ def local_curvature(
             probe = Probe.of(net, dataset, loss, row_batch, damping)
             try:
                 for rows in walk(training, probe, own, loss, rates, recorded):
+                    if not run.rows_written:
+                        _figure(plot, rows, title)  # one that does not fit stops here and not at the end
                     run.append_rows([{"seed": seed, **row} for row in rows])
                     bar.update()
             except DivergedError as error:
@@ -112,11 +116,8 @@ def local_curvature(
     summary = _summary(run.read_rows(), message, wanted)
     summary |= {"data": dataset.name, "rows": len(dataset.train_inputs), "parameters": parameters, "damping": damping}
     run.write_summary(summary)
-    _draw(
-        run,
-        plot,
-        f"{name_of(optimizer)}, {name_of(model)} on {dataset.name}: {parameters} weights, damping {damping:g}",
-    )
+    if found := run.read_rows():
+        run.save_figure(name_of(plot), _figure(plot, found, f"{title}: {parameters} weights, damping {damping:g}"))
     _log_end(summary)
     return Outcome(summary["status"], 0 if message is None else 3, summary)
 
@@ -304,13 +305,10 @@ def _cell(number: Mapping[str, float | None] | None) -> str:
     return f"{number['value']:.3f}{spread}"
 
 
-def _draw(run: RunDir, plot: PlotFunction, title: str) -> None:
-    """The figure, by the plot's name, from the rows on disk; none where there are no rows."""
+def _figure(plot: PlotFunction, rows: Sequence[Mapping[str, Any]], title: str) -> Figure:
     import pandas
 
-    rows = run.read_rows()
-    if rows:
-        run.save_figure(name_of(plot), plot(pandas.DataFrame(rows), {}, title=title))
+    return plot(pandas.DataFrame(rows), {}, title=title)
 
 
 def _log_end(summary: Mapping[str, Any]) -> None:

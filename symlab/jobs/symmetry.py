@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def symmetry(
     *,
     model: ModelFactory,
     data: DataFactory,
-    plots: Mapping[str, Callable[..., Figure]],
+    plots: Mapping[str, Callable[..., Figure]] = MappingProxyType({}),
     groups: Mapping[str, str] | None = None,
     orthogonal: bool = False,
     verify: bool = True,
@@ -50,6 +51,8 @@ def symmetry(
     """
     if max_block is not None and not max_block >= 1:
         raise BadInput(f"max_block must be at least 1, got {max_block}")
+    if not seed >= 0:
+        raise BadInput(f"seed must be at least 0, got {seed}")
     unknown = sorted(set(plots) - {"axes", "structure"})
     if unknown:
         raise BadInput(f"plots.{unknown[0]}: the figures of this job are plots.axes and plots.structure")

@@ -42,7 +42,13 @@ def repeatable(seed: int, device: torch.device, threads: int | None, determinist
 
     `threads` None leaves torch's number. With `deterministic` torch refuses operations whose result depends on chance
     (deterministic=false allows them), and cuDNN and cuBLAS choose repeatable algorithms.
+
+    Raises BadInput for a seed that generators do not take and for less than one thread.
     """
+    if not 0 <= seed < 2**63:
+        raise BadInput(f"seed must be at least 0 and below 2^63, got {seed}")
+    if threads is not None and not threads >= 1:
+        raise BadInput(f"threads must be at least 1, or null for what PyTorch finds, got {threads}")
     was_threads = torch.get_num_threads()
     was_mode = torch.are_deterministic_algorithms_enabled()
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()

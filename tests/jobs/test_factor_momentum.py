@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from symlab.cli.validation import Factory
 from symlab.data.teacher_student import teacher_student
 from symlab.jobs.factor_momentum import factor_momentum, number_names
 from symlab.models.mlp import mlp
 from symlab.plots.factor_momentum import factor_momentum as figure
+from symlab.plots.loss import loss as loss_figure
 from symlab.rundir import BadInput, RunDir
 from symlab.training.losses import auto
 from tests import reference, reference_momentum
@@ -143,6 +145,9 @@ def test_divergence_keeps_the_rows(tmp_path):
         ({"expected": {"gain_beta0_8_step6": [1, 0]}}, "a band is"),
         ({"dtype": "float16"}, "dtype must be one of"),
         ({"device": "tpu"}, "device must be"),
+        ({"threads": 0}, "threads must be at least 1, or null .*, got 0"),
+        ({"plot": Factory("plot", loss_figure, {})}, "^plot=loss: the metrics have no column test_loss"),
+        ({"seed": -1}, "seed must be at least 0 and below 2.63, got -1"),
     ],
 )
 def test_bad_input(tmp_path, changes, message):

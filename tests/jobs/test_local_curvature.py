@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 
+from symlab.cli.validation import Factory
 from symlab.curvature.local_step import REFERENCES
 from symlab.jobs.local_curvature import local_curvature, number_names
 from symlab.models.mlp import mlp
@@ -13,6 +14,7 @@ from symlab.optim.adam import adam
 from symlab.optim.gd import gd
 from symlab.optim.symo import symo
 from symlab.plots.local_curvature import local_curvature as figure
+from symlab.plots.loss import loss as loss_figure
 from symlab.rundir import BadInput, RunDir
 from symlab.schedules.constant import constant
 from symlab.training.losses import auto
@@ -148,6 +150,8 @@ def test_divergence_keeps_the_rows(tmp_path):
         ({"batch_size": 11}, "batch_size=11 does not fit the 10 training rows"),
         ({"expected": {"cosine_gradients": [0, 1]}}, "expected.cosine_gradients.*near it: cosine_gradient"),
         ({"device": "tpu"}, "device must be"),
+        ({"threads": 0}, "threads must be at least 1, or null .*, got 0"),
+        ({"plot": Factory("plot", loss_figure, {})}, "^plot=loss: the metrics have no column test_loss"),
     ],
 )
 def test_bad_input(tmp_path, changes, message):

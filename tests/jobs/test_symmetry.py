@@ -85,6 +85,7 @@ def test_mistakes_are_named(tmp_path):
         ({"max_block": 0}, "max_block must be at least 1, got 0"),
         ({"groups": {"residual": "trivial"}}, "groups: residual names no axis .* roles are hidden, input, output"),
         ({"groups": {"hidden": "cyclic"}}, "groups: hidden: cyclic is not a group; the groups are permutation"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
         ({"plots": {"loss": axes}}, "plots.loss: the figures of this job are plots.axes and plots.structure"),
     ):
         with pytest.raises(BadInput, match=message):
