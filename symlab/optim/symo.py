@@ -70,7 +70,8 @@ class SymO(Optimizer):
     Parameters outside the symmetry: one scalar per tensor, M = running mean of its squared entries (as if every axis
     were under O(n)). Parameters without a gradient at a step are left untouched and count as zero gradients in the
     statistics. Empty parameters are left alone. Eigenvalues are floored at m x machine epsilon of the largest; a zero
-    gradient gives a zero update. A step with one NaN or inf gradient entry raises and changes nothing.
+    gradient gives a zero update, and so does a block that holds nothing but rounding errors (`RoundingFloor`). A step
+    with one NaN or inf gradient entry raises and changes nothing.
 
     Raises:
         ValueError: an argument out of range (named, with its value); parameters without names; complex parameters.
@@ -170,6 +171,9 @@ class SymO(Optimizer):
             state["eigenvectors"] = [q for _, q in systems]
         scale = (1 - group["beta"] ** step, group["damping"], group["exponent"])
         roots = [(q, power_of(values, *scale)) for values, q in systems]
+        if plan.floor is not None:
+            rounding = plan.floor.is_rounding(state["moments"])  # [K]
+            roots = [(q, f * 0.0) if noise else (q, f) for (q, f), noise in zip(roots, rounding.tolist(), strict=True)]
         directions = [apply_root(q, f, g[-1:], plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
         updates = plan.symmetry.merge(directions)  # [1, *shape]
         for name, p in parameters.items():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from symlab.optim.rounding import RoundingFloor
 from symlab.symmetry import Group, WeightSymmetry
 
 
@@ -30,6 +31,7 @@ class Plan:
     inside: frozenset[str]  # names that the given symmetry knows
     coarsened: tuple[str, ...]  # axes that are treated as if under O(n), to keep blocks within max_block
     work_dtype: torch.dtype  # of gradients and updates: float32 or better
+    floor: RoundingFloor | None  # None for a single block, which has no other to be compared with
 
     def gradient(self, name: str, p: Tensor) -> Tensor:
         """The gradient (zero where there is none) as [1, *shape] in the working dtype."""
@@ -65,11 +67,14 @@ def plan_of(group: Mapping[str, Any], symmetry: WeightSymmetry) -> Plan:
     full = _extended(symmetry.restrict(inside), outside)
     coarse = full.coarsen(group["max_block"])
     wide = any(p.dtype is torch.float64 for p in parameters.values())
+    work_dtype = torch.float64 if wide else torch.float32
+    several = len(coarse.blocks) > 1
     return Plan(
         symmetry=coarse,
         inside=frozenset(inside),
         coarsened=tuple(label for label in coarse.groups if label not in full.groups),
-        work_dtype=torch.float64 if wide else torch.float32,
+        work_dtype=work_dtype,
+        floor=RoundingFloor.of(coarse, work_dtype, next(iter(devices))) if several else None,
     )
 
 
