@@ -15,7 +15,7 @@ from symlab.curvature.problem import Problem, seeded
 from symlab.symmetry import WeightSymmetry
 
 GIB = 1024**3
-CACHE = 24 * 1024**2
+CACHE = 40 * 1024**2
 """Working set of a chunk beyond which more models at once are no faster (bytes)."""
 
 _SAMPLE_ROWS = 8

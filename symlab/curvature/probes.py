@@ -104,20 +104,39 @@ def _backward(
 ) -> Tensors:
     """n^(-1/2) sum_r J_r^T c_r of each model, c [B, C] = cotangent(outputs, targets, random numbers of these rows)."""
     n = problem.num_rows
-    device = problem.inputs.device
+    many = _count(parameters) > 1
 
     def one(own: Tensors, *numbers: Tensor) -> Tensors:
         total: Tensors = {}
         start = 0
         for inputs, targets, _ in problem.batches():
-            outputs, pull, *_ = vjp(lambda p, x=inputs: problem.outputs(p, x), own)
+            outputs, pull = (_linearised if many else _linearised_one)(problem, own, inputs)
             chosen = [x[start : start + len(inputs)] for x in numbers]
-            part = pull(cotangent(outputs, targets, *chosen).to(outputs) / n**0.5)[0]
+            part = pull(cotangent(outputs, targets, *chosen).to(outputs) / n**0.5)
             total = {name: x + total[name] if total else x for name, x in part.items()}
             start += len(inputs)
         return total
 
-    return over_models(problem, one, parameters, *(x.to(device) for x in random))
+    return over_models(problem, one, parameters, *(x.to(problem.inputs.device) for x in random))
+
+
+def _linearised(problem: Problem, own: Tensors, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensors]]:
+    """Outputs [B, C], and the map from slopes in them to slopes in the weights."""
+    outputs, pull, *_ = vjp(lambda p: problem.outputs(p, inputs), own)
+    return outputs, lambda slopes: pull(slopes)[0]
+
+
+def _linearised_one(problem: Problem, own: Tensors, inputs: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensors]]:
+    """As `_linearised` by a plain backward pass, outside of vmap, which is faster: see `gradients`."""
+    leaves = {name: x.detach().requires_grad_() for name, x in own.items()}
+    with torch.enable_grad():
+        outputs = problem.outputs(leaves, inputs)
+
+    def pull(slopes: Tensor) -> Tensors:
+        found = torch.autograd.grad(outputs, list(leaves.values()), slopes, materialize_grads=True)
+        return dict(zip(leaves, found, strict=True))
+
+    return outputs.detach(), pull
 
 
 def _psd_root(matrices: Tensor) -> Tensor:

@@ -134,22 +134,23 @@ class StructuredEstimate:
     def _checked(self, u: Mapping[str, Tensor], v: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Both in the symmetry's order; one object where they are the same vectors."""
         own_u = self.symmetry.with_sample_dimension(u)
-        own_v = own_u if v is u else self.symmetry.with_sample_dimension(v)
-        for name, x in (*own_u.items(), *own_v.items()):
-            if not bool(x.isfinite().all()):
-                raise FloatingPointError(f"a model's {self.quantity} holds NaN or inf in {name}")
-        return own_u, own_v
+        return own_u, own_u if v is u else self.symmetry.with_sample_dimension(v)
 
     def _sums_of(self, probes: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]], models: int) -> BlockSums:
-        sums = self._sums()
-        sums.count = models
-        if sums.blocks:
-            for u, v in probes:
-                for total, own in zip(sums.blocks, block_sums(self.symmetry, u, v), strict=True):
-                    total += own / len(probes)
-        for name in sums.vectors:
-            sums.vectors[name] = probes[0][0][name].sum(0, dtype=torch.float64).cpu()
-        return sums
+        blocks: list[Tensor] = []
+        if self.quantity != "mean_gradient":
+            every = [block_sums(self.symmetry, u, v) for u, v in probes]
+            blocks = [torch.stack(matrices).mean(0) for matrices in zip(*every, strict=True)]
+        vectors = {}
+        if self.quantity in ("mean_gradient", "covariance"):  # of one model as it is: no copy of a large net's gradient
+            ((u, _),) = probes
+            vectors = {name: (x[0] if models == 1 else x.sum(0, dtype=torch.float64)).cpu() for name, x in u.items()}
+        if not all(bool(x.isfinite().all()) for x in (blocks or vectors.values())):  # every entry enters some block
+            names = [name for pair in probes for x in pair for name, y in x.items() if not bool(y.isfinite().all())]
+            raise FloatingPointError(
+                f"a model's {self.quantity} holds NaN or inf" + (f" in {names[0]}" if names else ": it overflows")
+            )
+        return BlockSums(blocks, vectors, models)
 
     def _operator(self, sums: BlockSums) -> InvariantOperator:
         if self.quantity == "mean_gradient":

@@ -72,6 +72,7 @@ def benchmark_curvature(
     lr: float = 0.2,
     counts: Sequence[int] = (100, 1000, 10000),
     loop_models: int = 10,
+    loop_threads: int = 1,
     repeats: int = 15,
     memory_gib: float = 1.0,
     row_batch: int | None = None,
@@ -87,18 +88,19 @@ def benchmark_curvature(
 
     Tasks: covariance, the gradient covariance after `steps` steps of `lr`; hessian; and, against one forward and
     backward pass of the loop, structured_covariance and structured_fisher, which keep the blocks alone. Both sides are
-    given the same weights; drawing them is timed apart. For each number in `counts` a whole run is timed, drawing and
+    given the same weights; drawing them is timed apart. The loop has `loop_threads`: more slow its small operations.
+    For each number in `counts` a whole run is timed, drawing and
     tracing included, against the loop extrapolated from its median; the further nets `models` are timed per model.
     metrics.csv holds every single time, scaling.csv the whole runs and the further nets.
 
     Raises BadInput for values, devices and shapes that cannot work.
     """
-    _check(tasks, counts, loop_models, repeats, steps, lr)
+    _check(tasks, counts, loop_models, loop_threads, repeats, steps, lr)
     place, kind = find_device(device), find_dtype(dtype)
     with repeatable(seed, place, threads, deterministic=False):
         dataset = data().to(place, kind)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads(), "seed": seed})
-        rest = (dataset, loss, steps, lr, memory_gib, row_batch, seed)
+        rest = (dataset, loss, steps, lr, memory_gib, row_batch, seed, loop_threads)
         main = _Bench(model, *rest)
         table, scaling = [], []
         total = len(tasks) * (1 + len(models)) * repeats
@@ -133,7 +135,15 @@ def benchmark_curvature(
     return Outcome("completed", 0, summary)
 
 
-def _check(tasks: Sequence[str], counts: Sequence[int], loop_models: int, repeats: int, steps: int, lr: float) -> None:
+def _check(
+    tasks: Sequence[str],
+    counts: Sequence[int],
+    loop_models: int,
+    loop_threads: int,
+    repeats: int,
+    steps: int,
+    lr: float,
+) -> None:
     unknown = [task for task in tasks if task not in QUANTITY]
     if unknown or not tasks:
         raise BadInput(f"tasks must be some of {', '.join(QUANTITY)}, got {list(tasks)}")
@@ -141,6 +151,8 @@ def _check(tasks: Sequence[str], counts: Sequence[int], loop_models: int, repeat
         raise BadInput(f"counts must hold numbers of at least 2, got {list(counts)}")
     if not loop_models >= 1:
         raise BadInput(f"loop_models must be at least 1, got {loop_models}")
+    if not loop_threads >= 1:
+        raise BadInput(f"loop_threads must be at least 1, got {loop_threads}")
     if not repeats >= 2:
         raise BadInput(f"repeats must be at least 2, got {repeats}")
     if not steps >= 0:
@@ -161,6 +173,7 @@ class _Bench:
     memory_gib: float
     row_batch: int | None
     seed: int
+    loop_threads: int
 
     def __post_init__(self) -> None:
         inputs, targets = self.dataset.train_inputs, self.dataset.train_targets
@@ -209,7 +222,10 @@ class _Bench:
         ]
         for way in ways:
             way()  # not counted
-        return min(ways, key=lambda way: min(_seconds(way)[1] for _ in range(2)))
+        return min(ways, key=lambda way: min(self._loop_seconds(way) for _ in range(2)))
+
+    def _loop_seconds(self, way: Callable[[], Any]) -> float:
+        return _seconds(functools.partial(_with_threads, self.loop_threads, way))[0]
 
     def times(self, task: str, loop_models: int, repeats: int, tick: Callable[[], Any]) -> list[dict[str, Any]]:
         """Seconds per model of both, in turn, in another order at every repeat; and of drawing one."""
@@ -217,9 +233,9 @@ class _Bench:
         parameters = draw(self.build, self.problem, self.seed, 0, count)
         few = {name: x[:loop_models] for name, x in parameters.items()}
         own, loop, estimate = len(next(iter(few.values()))), self.loop(task, few), self.estimate(task)
-        ways = {
+        ways: dict[str, tuple[Callable[[], Any], int]] = {
             "vectorised": (lambda: self.vectorised(task, parameters, estimate), count),
-            "loop": (loop, own),
+            "loop": (functools.partial(_with_threads, self.loop_threads, loop), own),
             "drawing": (lambda: draw(self.build, self.problem, self.seed, 0, own), own),
         }
         for _ in range(WARM_UP):
@@ -284,6 +300,15 @@ def _seconds(way: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - processor
 
 
+def _with_threads(threads: int, way: Callable[[], Any]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        way()
+    finally:
+        torch.set_num_threads(before)
+
+
 def _quartiles(name: str, values: Sequence[float]) -> dict[str, Any]:
     low, middle, high = statistics.quantiles(values, n=4)
     return {name: middle, f"{name}_quartiles": [low, high]}
@@ -293,9 +318,18 @@ def _peak_memory(bench: _Bench, task: str, count: int) -> dict[str, float]:
     """Largest resident memory of a process of its own, in MiB: before the work (libraries, data), and with it."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    arguments = (bench.model, bench.dataset, bench.loss, bench.steps, bench.lr, bench.memory_gib, bench.row_batch)
+    arguments = (
+        bench.model,
+        bench.dataset,
+        bench.loss,
+        bench.steps,
+        bench.lr,
+        bench.memory_gib,
+        bench.row_batch,
+        bench.seed,
+    )
     process = context.Process(
-        target=_report_memory, args=(sender, (*arguments, bench.seed), task, count, torch.get_num_threads())
+        target=_report_memory, args=(sender, (*arguments, bench.loop_threads), task, count, torch.get_num_threads())
     )
     process.start()
     sender.close()

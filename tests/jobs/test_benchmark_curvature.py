@@ -91,6 +91,7 @@ def test_the_other_tasks_without_whole_runs(tmp_path):
         ({"tasks": []}, "tasks must be some of"),
         ({"counts": [1]}, "counts must hold numbers of at least 2"),
         ({"loop_models": 0}, "loop_models must be at least 1"),
+        ({"loop_threads": 0}, "loop_threads must be at least 1"),
         ({"repeats": 1}, "repeats must be at least 2"),
         ({"steps": -1}, "steps must be at least 0"),
         ({"lr": 0.0}, "lr must be positive"),
