@@ -132,6 +132,7 @@ class Survey:
         for step in self.plan.steps:
             parameters = descend(self.problem, parameters, step - before, self.plan.lr)
             before = step
+            self._check_finite(parameters, step)
             self._add(parameters, step)
         self.done += count
         return count
@@ -150,6 +151,13 @@ class Survey:
         for cell, estimate in self.estimates.items():
             estimate.load_state_dict(state["estimates"][_key(cell)])
         self.singles = {cell: list(state["singles"][_key(cell)]) for cell in self.singles}
+
+    def _check_finite(self, parameters: Mapping[str, Tensor], step: int) -> None:
+        """Raises FloatingPointError naming the first model whose weights are not finite."""
+        finite = torch.stack([x.flatten(1).isfinite().all(1) for x in parameters.values()]).all(0)  # [S]
+        if not bool(finite.all()):
+            worst = self.done + int((~finite).nonzero()[0])
+            raise FloatingPointError(f"the weights of net {worst} hold NaN or inf after {step} steps")
 
     def _add(self, parameters: Mapping[str, Tensor], step: int) -> None:
         slopes: dict[str, Tensor] | None = None

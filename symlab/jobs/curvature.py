@@ -38,7 +38,6 @@ RESUMABLE_CHANGES = ("checkpoint_every_s", "device", "expected", "memory_gib", "
 """Keys that may differ when a run is resumed."""
 
 KEY_FIGURES = ("parameters", "factors", "within", "outside")
-AUTO_WRONG = MappingProxyType({"input": "permutation"})
 TABLES = ("metrics", "blocks", "single_models", "residuals")
 RESIDUAL_COLUMNS = (
     "data_seed", "step", "quantity", "structure", "models", "groups", "residual", "residual_std", "expected",
@@ -114,7 +113,7 @@ def curvature(
     plan = _plan(quantities, each, steps, lr, dense, memory_gib, row_batch, training, probes, smallest, singles, seed)
     _check_rest(data_seeds, checkpoint_every_s, seed, threads)
     with stop_on_signals() as stop, repeatable(seed, place, threads, deterministic=False):
-        wrong = AUTO_WRONG if wrong_groups == "auto" else wrong_groups or {}
+        wrong = None if wrong_groups == "auto" else wrong_groups or {}
         builder = _Builder(model, data, loss, plan, groups or {}, wrong, place, kind)
         seeds = [None] if data_seeds is None else list(data_seeds)
         first, setting = builder.survey(seeds[0])
@@ -128,7 +127,11 @@ def curvature(
                 if data_seed not in keeper.finished and not stop():
                     keeper.finish(first if data_seed == seeds[0] else builder.survey(data_seed)[0], data_seed, stop)
         except FloatingPointError as error:
-            message = f"{error}: take a smaller lr ({lr}) or fewer steps"
+            cure = (
+                f": take a smaller lr ({lr:g}) or fewer steps" if max(steps) else ": the model's first weights give it"
+            )
+            message = f"{error}{cure}"
+            logger.error("diverged, data sets that were finished are kept: %s", message)
             return Outcome("diverged", 3, {"message": message})
         if not keeper.finished.issuperset(seeds):
             return Outcome("interrupted", stop.exit_code, {"message": "saved", "finished": len(keeper.finished)})
@@ -178,7 +181,7 @@ class _Builder:
     loss: Loss
     plan: Plan
     groups: Mapping[str, str]
-    wrong_groups: Mapping[str, str]
+    wrong_groups: Mapping[str, str] | None  # None: permutations of the inputs, if the model's inputs have axes
     place: torch.device
     kind: torch.dtype
 
@@ -196,8 +199,14 @@ class _Builder:
 
         def make() -> Survey:
             right = inferred.symmetry.with_groups(_chosen("groups", inferred.axes, self.groups))
-            wrong = right.with_groups(_chosen("wrong_groups", inferred.axes, self.wrong_groups))
-            if self.wrong_groups and wrong.groups == right.groups:
+            wrong_groups = self.wrong_groups
+            if wrong_groups is None:
+                has_inputs = any(axis.role == "input" for axis in inferred.axes)
+                wrong_groups = {"input": "permutation"} if has_inputs else {}
+                if not has_inputs:
+                    logger.info("the inputs have one channel: no wrong structure; choose one with wrong_groups")
+            wrong = right.with_groups(_chosen("wrong_groups", inferred.axes, wrong_groups))
+            if wrong_groups and wrong.groups == right.groups:
                 logger.warning("wrong_groups change no group (axes of size 1 have none): there is no wrong structure")
             problem = Problem.of(
                 net,

@@ -1,6 +1,7 @@
 """The job curvature: its estimates against a plain loop over models, its tables, bands, refusals and resumption."""
 
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -339,12 +340,13 @@ def test_refused_before_the_start(tmp_path, changes, message):
     assert list(run.iterdir()) == []
 
 
-def test_divergence_is_named(tmp_path):
+def test_divergence_is_named(tmp_path, caplog):
     run, outcome = launch(
         tmp_path, lr=1e200, steps=[0, 9], quantities=["covariance"], data=partial(DATA, spectrum_start=9.0)
     )
     assert (outcome.status, outcome.exit_code) == ("diverged", 3)
-    assert "take a smaller lr" in outcome.summary["message"]
+    assert re.search(r"net \d+ hold NaN or inf after 9 steps: take a smaller lr", outcome.summary["message"])
+    assert outcome.summary["message"] in caplog.text
     assert run.read_rows() == []
 
 
