@@ -13,7 +13,7 @@ from symlab.symmetry import InferredSymmetry, InvariantOperator, WeightSymmetry,
 from symlab.symmetry.axis_choice import choose_groups
 from symlab.symmetry.tables import axis_rows, block_rows, share_on_axes
 from symlab.training.build import SAMPLE_ROWS, build_model
-from symlab.training.factories import DataFactory, ModelFactory
+from symlab.training.factories import DataFactory, ModelFactory, name_of
 
 KEY_FIGURES = ("parameters", "share_on_axes", "axes", "factors", "mean_factors", "largest_block")
 SHOWN = 15
@@ -68,10 +68,11 @@ def symmetry(
     summary = _summary(inferred.symmetry, used, axes)
     run.write_summary(summary)
     logger.info("%s", as_text(axes, blocks, summary))
+    name = f"{name_of(model)} on {dataset.name}"
     if "axes" in plots:
-        run.save_figure("axes", plots["axes"](axes, _weights(used), title=_title(summary)))
+        run.save_figure("axes", plots["axes"](axes, _weights(used), title=f"{name}: {_title(summary)}"))
     if "structure" in plots and used.num_parameters <= max_figure:
-        title = f"random matrix with the symmetry: {used.num_factors} independent entries"
+        title = f"{name}: random matrix with the symmetry: {used.num_factors} independent entries"
         matrix = random_operator(used, seed).dense().numpy()
         run.save_figure("structure", plots["structure"](matrix, _weights(used), title=title))
     return Outcome("completed", 0, summary)
@@ -111,7 +112,7 @@ def _summary(own: WeightSymmetry, used: WeightSymmetry, axes: Sequence[Mapping[s
 def _title(summary: Mapping[str, Any]) -> str:
     indexed = round(summary["share_on_axes"] * summary["parameters"])
     return (
-        f"{summary['axes']} axes, {summary['axes_with_group']} with a group; they index {indexed:,} of"
+        f"{summary['axes']} axes, {summary['axes_with_group']} with a group, which index {indexed:,} of"
         f" {summary['parameters']:,} weights"
     )
 

@@ -8,7 +8,7 @@ from matplotlib.ticker import NullLocator, SymmetricalLogLocator
 
 from symlab.plots.style import GREY
 
-DECADES = 8.0  # a logarithmic axis shows at most so many below the largest eigenvalue
+DECADES = 12.0  # a logarithmic axis shows at most so many below the largest eigenvalue
 LINEAR_SHARE = 1e-3  # of the largest magnitude: where an axis with both signs is linear
 
 MOST_TICKS = 7
@@ -19,7 +19,7 @@ def scale_for_eigenvalues(axes: Axes, values: np.ndarray) -> None:
     largest = float(np.abs(values).max()) or 1.0
     if values.min() > 0:
         axes.set_yscale("log", nonpositive="mask")
-        axes.set_ylim(max(float(values.min()), largest * 10**-DECADES) / 3, largest * 4)
+        axes.set_ylim(max(float(values.min()), largest * 10**-DECADES) / 3, largest * 10)
         return
     axes.set_yscale("symlog", linthresh=LINEAR_SHARE * largest)
     ticks = SymmetricalLogLocator(base=10, linthresh=LINEAR_SHARE * largest)

@@ -23,8 +23,9 @@ def spectrum(
     """Sorted eigenvalues: measured (points) on the predicted plateaus (lines), whose lengths are the multiplicities.
 
     One panel for the first and one for the last step, each `height_in` inches high. The axis is logarithmic where all
-    predicted eigenvalues are positive, else logarithmic on both sides of zero. Numbers over the plateaus are
-    multiplicities greater than 1, as far as there is room. None for a vector, which has no spectrum.
+    predicted eigenvalues are positive, else logarithmic on both sides of zero; at its foot stands the number of
+    eigenvalues below its end. Numbers over the plateaus are multiplicities greater than 1, as far as there is room.
+    None for a vector, which has no spectrum.
     """
     if not view.steps:
         return None
@@ -64,6 +65,12 @@ def _draw(axes: Axes, data: StepView) -> None:
     if data.spectrum is not None:
         ranks = np.arange(1, len(data.spectrum) + 1)
         axes.plot(ranks, data.spectrum, ".", color=COLOURS[0], markersize=3, zorder=3)
+    lowest = axes.get_ylim()[0]
+    shown = data.predicted.repeat(data.multiplicity) if data.spectrum is None else data.spectrum
+    below = int((shown < lowest).sum())
+    if below:
+        told = f"{below} below the axis"
+        axes.annotate(told, (0.99, 0.03), xycoords="axes fraction", ha="right", fontsize=SMALL_PT - 1, color=GREY)
     axes.tick_params(labelsize=SMALL_PT, which="both")
     axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)

@@ -50,7 +50,7 @@ def test_tables_and_figures(tmp_path, caplog):
     files = ["axes.pdf", "axes.png", "structure.pdf", "structure.png"]
     assert sorted(path.name for path in (run.path / "figures").iterdir()) == files
     assert "in:layers.0.weight:1   5     trivial      input" in caplog.text
-    assert "4 axes, 2 with a group; they index 85 of 90 weights" in caplog.text
+    assert "4 axes, 2 with a group, which index 85 of 90 weights" in caplog.text
     assert "more in" not in caplog.text
 
 
