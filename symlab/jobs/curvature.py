@@ -109,6 +109,8 @@ def curvature(
     if redraw is not None:
         return _redraw(run, redraw, plots)
     place, kind = find_device(device), find_dtype(dtype)
+    if kind is torch.bfloat16:
+        raise BadInput("dtype=bfloat16: second derivatives need float32 or float64")
     each = models if isinstance(models, Mapping) else dict.fromkeys(quantities, models)
     plan = _plan(quantities, each, steps, lr, dense, memory_gib, row_batch, training, probes, smallest, singles, seed)
     _check_rest(data_seeds, checkpoint_every_s, seed, threads)

@@ -252,8 +252,8 @@ def _check(
     outside = [step for step in report if not 0 <= step <= steps]
     if outside or len(set(report)) < len(report):
         raise BadInput(f"report={list(report)}: steps between 0 and steps={steps}, each once")
-    if not betas or not all(0 <= beta < 1 for beta in betas) or len(set(betas)) < len(betas):
-        raise BadInput(f"betas={list(betas)}: at least one number in [0, 1), each once")
+    if not betas or not all(0 <= beta < 1 for beta in betas) or len({f"{beta:g}" for beta in betas}) < len(betas):
+        raise BadInput(f"betas={list(betas)}: at least one number in [0, 1), each once (to six digits)")
 
 
 def _check_memory(layout: FactorLayout, models: int, betas: int, memory_gib: float) -> None:

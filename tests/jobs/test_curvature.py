@@ -314,6 +314,7 @@ def sum_of_squares(outputs, targets):
         ({"steps": [20, 0]}, r"steps must be increasing whole numbers from 0 on, got \[20, 0\]"),
         ({"steps": []}, "steps must be increasing"),
         ({"lr": 0.0}, "lr must be positive and finite, got 0.0"),
+        ({"dtype": "bfloat16"}, "dtype=bfloat16: second derivatives need float32 or float64"),
         ({"lr": float("nan")}, "lr must be positive and finite, got nan"),
         ({"smallest": 1}, "smallest must be at least 2"),
         ({"probes": 0}, "probes must be at least 1, got 0"),

@@ -137,6 +137,7 @@ def test_divergence_keeps_the_rows(tmp_path):
         ({"every": 0}, "every must be at least 1, got 0"),
         ({"lr": 0.0}, "lr must be positive and finite, got 0.0"),
         ({"lr": float("nan")}, "lr must be positive and finite, got nan"),
+        ({"betas": (0.9, 0.90000001)}, "each once"),
         ({"betas": (0.0, 1.0)}, r"betas=\[0.0, 1.0\]"),
         ({"betas": ()}, r"betas=\[\]"),
         ({"report": (0, 8)}, r"report=\[0, 8\]: steps between 0 and steps=7"),
