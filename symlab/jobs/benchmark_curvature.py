@@ -129,7 +129,7 @@ def benchmark_curvature(
             "repeats": repeats,
         }
     logger.info("%s\n%s", ", ".join(f"{key} {value}" for key, value in setting.items()), as_text(table))
-    run.save_figure("scaling", plot(scaling, title=f"Curvature of an ensemble, {dtype}, {setting['threads']} threads"))
+    run.save_figure("scaling", plot(scaling, title=f"Curvature of an ensemble, {dtype}, threads: {setting['threads']}"))
     summary = {"status": "completed", **setting, "table": table}
     run.write_summary(summary)
     return Outcome("completed", 0, summary)

@@ -53,6 +53,8 @@ def scaling(
         if len(part):
             axes.set_xscale("log")
             axes.set_yscale("log")
+            axes.set_xticks(sorted(set(part[against])), [f"{value:,}" for value in sorted(set(part[against]))])
+            axes.set_xticks([], minor=True)
         axes.tick_params(labelsize=SMALL_PT, which="both")
         axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
         axes.xaxis.label.set_fontsize(TEXT_PT)
