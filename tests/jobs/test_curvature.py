@@ -319,6 +319,7 @@ def sum_of_squares(outputs, targets):
         ({"smallest": 1}, "smallest must be at least 2"),
         ({"probes": 0}, "probes must be at least 1, got 0"),
         ({"memory_gib": 1e-6}, "memory_gib=1e-06: the running sums .14 x 14 matrices.* dense=false"),
+        ({"memory_gib": 1e-6, "dense": False}, "sums .blocks. of .*; give a larger memory_gib"),
         ({"quantities": ["fisher"], "loss": sum_of_squares}, "the Fisher needs the law of the labels"),
         ({"loss": cross_entropy}, "cross_entropy needs int64 class indices"),
         ({"data": unseeded_data, "data_seeds": [0]}, "data_seeds=0: the data must be a function of a seed"),
