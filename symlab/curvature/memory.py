@@ -48,14 +48,11 @@ def chunk_size(
     sums = sums_bytes(symmetry, quantities, dense, folds)
     P = symmetry.num_parameters
     if sums > budget:
-        blocks = sums_bytes(symmetry, quantities, False, folds)
-        remedy = (
-            f"dense=false keeps the blocks alone and needs {as_gib(blocks)}" if dense else "give a larger memory_gib"
-        )
+        blocks = as_gib(sums_bytes(symmetry, quantities, False, folds))
+        remedy = f"dense=false keeps the blocks alone and needs {blocks}" if dense else "give a larger memory_gib"
         what = f"{P} x {P} matrices" if dense else "blocks"
-        raise ValueError(
-            f"memory_gib={memory_gib}: the running sums ({what}) of {', '.join(quantities)} need {as_gib(sums)}; {remedy}"
-        )
+        names = ", ".join(quantities)
+        raise ValueError(f"memory_gib={memory_gib}: the running sums ({what}) of {names} need {as_gib(sums)}; {remedy}")
     each = model_bytes(problem, quantities, dense)
     if sums + each > budget:
         raise ValueError(
