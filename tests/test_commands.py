@@ -25,7 +25,7 @@ SMALL = {
     "symmetry": ["data.num_train=60", "data.num_test=20"],
     "factor_momentum": [
         *("data.num_train=60", "data.num_test=20", "threads=1", "models=3"),
-        *("steps=4", "every=2", "report=[2,4]", "~expected"),
+        *("steps=4", "every=2", "report=[2,4]", "expected=null"),
     ],
     "local_curvature": [
         *("data.num_train=60", "data.num_test=20", "model.hidden=[3]", "steps=2", "seeds=[0,1]", "threads=1"),
