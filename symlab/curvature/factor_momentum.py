@@ -123,12 +123,6 @@ class Pairwise:
         return self.mean - other.mean, jackknife_error(differences)
 
 
-def correlations(x: Tensor, y: Tensor) -> Tensor:
-    """Pearson's r [S] of each row of x [S, F] with the same row of y [S, F], or with y [F]; nan for a constant row."""
-    x, y = _standardised(x), _standardised(y)
-    return (x * y).sum(-1)
-
-
 def pairwise_correlation(x: Tensor) -> Pairwise:
     """Mean over the pairs i < j of Pearson's r between rows i and j of x [S, F].
 

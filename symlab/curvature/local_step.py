@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from symlab.curvature.measures import cosines
 from symlab.symmetry import InvariantOperator, WeightSymmetry
 
 
@@ -132,7 +133,7 @@ class QuadraticModel:
 def cosine(a: Tensor, b: Tensor) -> float:
     """a.b / (|a| |b|) of two vectors [P]; nan where one is zero."""
     a, b = a / a.abs().max(), b / b.abs().max()  # so that no square is too small
-    return float(a @ b / (a.norm() * b.norm()))
+    return float(cosines(a, b))
 
 
 def _powers(values: Tensor, eps: float, exponent: float) -> Tensor:

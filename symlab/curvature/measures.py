@@ -23,10 +23,18 @@ def correlation(x: Tensor, y: Tensor) -> float:
     """
     if x.shape != y.shape:
         raise ValueError(f"correlation needs equal shapes, got {list(x.shape)} and {list(y.shape)}")
-    x, y = x.double().flatten(), y.double().flatten()
-    x, y = x - x.mean(), y - y.mean()
-    scale = float((x * x).sum().sqrt() * (y * y).sum().sqrt())
-    return float((x * y).sum()) / scale if scale > 0 else float("nan")
+    return float(correlations(x.double().flatten(), y.double().flatten()))
+
+
+def correlations(x: Tensor, y: Tensor) -> Tensor:
+    """Pearson's r [...] of the rows of x and y [..., F]; shapes broadcast; nan where one of the two is constant."""
+    return cosines(x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True))
+
+
+def cosines(x: Tensor, y: Tensor) -> Tensor:
+    """x.y / (|x| |y|) [...] of the rows of x and y [..., F]; shapes broadcast; nan where one of the two is zero."""
+    scale = x.norm(dim=-1) * y.norm(dim=-1)
+    return torch.where(scale > 0, (x * y).sum(-1) / scale, float("nan"))
 
 
 def operator_correlation(a: InvariantOperator, b: InvariantOperator) -> float:

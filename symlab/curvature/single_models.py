@@ -6,10 +6,9 @@ Legend: S  models;  k  isotypic block;  D_k  its multiplicity;  m_k  copies;  M_
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from symlab.curvature.measures import tensor_rows
+from symlab.curvature.measures import correlations, cosines, tensor_rows
 from symlab.symmetry import WeightSymmetry
 
 WHOLE = "all"
@@ -69,24 +68,18 @@ def single_model_quality(
 
 def _quality(block: str, part: str, single: Tensor, mean: Tensor) -> PartQuality:
     x, y = single.flatten(1), mean.flatten()  # [S, F], [F]
-    cosines = _cosines(x, y)
-    correlations = _cosines(x - x.mean(1, keepdim=True), y - y.mean())
+    r, cosine = correlations(x, y), cosines(x, y)  # [S]
     return PartQuality(
         block=block,
         part=part,
         entries=len(y),
-        correlation=float(correlations.mean()),
-        correlation_std=_std(correlations),
-        cosine=float(cosines.mean()),
-        cosine_std=_std(cosines),
+        correlation=float(r.mean()),
+        correlation_std=_std(r),
+        cosine=float(cosine.mean()),
+        cosine_std=_std(cosine),
         norm=float(y.norm()),
         single_norm=float(x.norm(dim=1).mean()),
     )
-
-
-def _cosines(x: Tensor, y: Tensor) -> Tensor:
-    scale = x.norm(dim=1) * y.norm()
-    return torch.where(scale > 0, x @ y / scale, float("nan"))
 
 
 def _std(values: Tensor) -> float:

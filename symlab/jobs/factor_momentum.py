@@ -16,11 +16,11 @@ from symlab.curvature.factor_momentum import (
     ALL,
     FactorLayout,
     RunningAverage,
-    correlations,
     mean_of_others,
     pairwise_correlation,
 )
 from symlab.curvature.gradients import gradients, losses
+from symlab.curvature.measures import correlations
 from symlab.curvature.problem import Problem
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir

@@ -10,10 +10,10 @@ from symlab.curvature.factor_momentum import (
     ALL,
     FactorLayout,
     RunningAverage,
-    correlations,
     mean_of_others,
     pairwise_correlation,
 )
+from symlab.curvature.measures import correlations
 from symlab.symmetry import Group, WeightSymmetry
 from tests import reference_momentum as reference
 
