@@ -113,10 +113,9 @@ def curvature(
         raise BadInput("dtype=bfloat16: second derivatives need float32 or float64")
     each = models if isinstance(models, Mapping) else dict.fromkeys(quantities, models)
     plan = _plan(quantities, each, steps, lr, dense, memory_gib, row_batch, training, probes, smallest, singles, seed)
-    _check_rest(data_seeds, checkpoint_every_s, seed, threads)
+    _check_rest(data_seeds, checkpoint_every_s)
     with stop_on_signals() as stop, repeatable(seed, place, threads, deterministic=False):
-        wrong = None if wrong_groups == "auto" else wrong_groups or {}
-        builder = _Builder(model, data, loss, plan, groups or {}, wrong, place, kind)
+        builder = _Builder(model, data, loss, plan, groups or {}, wrong_groups or {}, place, kind)
         seeds = [None] if data_seeds is None else list(data_seeds)
         first, setting = builder.survey(seeds[0])
         _as_bad_input(lambda: check_bands(expected or {}, known_numbers(plan, first.symmetry)))
@@ -163,15 +162,11 @@ def _as_bad_input(check: Callable[[], T]) -> T:
         raise BadInput(str(error)) from error
 
 
-def _check_rest(data_seeds: Sequence[int] | None, checkpoint_every_s: float, seed: int, threads: int | None) -> None:
+def _check_rest(data_seeds: Sequence[int] | None, checkpoint_every_s: float) -> None:
     if data_seeds is not None and (not data_seeds or len(set(data_seeds)) < len(data_seeds) or min(data_seeds) < 0):
         raise BadInput(f"data_seeds must be different whole numbers of at least 0, or null, got {list(data_seeds)}")
     if not 0 <= checkpoint_every_s < math.inf:
         raise BadInput(f"checkpoint_every_s must be finite and at least 0, got {checkpoint_every_s}")
-    if seed < 0:
-        raise BadInput(f"seed must be at least 0, got {seed}")
-    if threads is not None and threads < 1:
-        raise BadInput(f"threads must be at least 1, got {threads}")
 
 
 @dataclass(frozen=True)
@@ -183,7 +178,7 @@ class _Builder:
     loss: Loss
     plan: Plan
     groups: Mapping[str, str]
-    wrong_groups: Mapping[str, str] | None  # None: permutations of the inputs, if the model's inputs have axes
+    wrong_groups: Mapping[str, str] | Literal["auto"]  # auto: permutations of the inputs, if these have axes
     place: torch.device
     kind: torch.dtype
 
@@ -202,7 +197,7 @@ class _Builder:
         def make() -> Survey:
             right = inferred.symmetry.with_groups(_chosen("groups", inferred.axes, self.groups))
             wrong_groups = self.wrong_groups
-            if wrong_groups is None:
+            if wrong_groups == "auto":
                 has_inputs = any(axis.role == "input" for axis in inferred.axes)
                 wrong_groups = {"input": "permutation"} if has_inputs else {}
                 if not has_inputs:

@@ -96,7 +96,7 @@ def train(
 
     Raises BadInput, before the first step, for values, devices and shapes that cannot work.
     """
-    _check_at_least(1, epochs=epochs, threads=threads, eval_every=eval_every, eval_batch_size=eval_batch_size)
+    _check_at_least(1, epochs=epochs, eval_every=eval_every, eval_batch_size=eval_batch_size)
     _check_at_least(0, seed=seed, eval_train_size=eval_train_size, checkpoint_every_s=checkpoint_every_s)
     _check_at_least(0, **{f"targets[{i}]": level for i, level in enumerate(targets)})
     place, kind = find_device(device), find_dtype(dtype)
