@@ -20,6 +20,7 @@ from symlab.optim.checks import (
     check_rate,
     trainable_parameters,
 )
+from symlab.optim.coverage import Coverage
 
 logger = logging.getLogger("symlab")
 
@@ -72,12 +73,14 @@ class MuonAdamW(torch.optim.Optimizer):
             inner.step()
         return loss
 
-    def coverage(self) -> dict[str, int]:
-        """Rule -> number of weights that it updates."""
-        counts = {"muon": 0, "adamw": 0}
+    def coverage(self) -> list[Coverage]:
+        """One row per tensor: its name (its place in the group, if the group has no names), rule and weights."""
+        rows: list[Coverage] = []
         for group in self.param_groups:
-            counts[group["rule"]] += sum(parameter.numel() for parameter in group["params"])
-        return counts
+            names = group.get("param_names", [str(index) for index in range(len(group["params"]))])
+            pairs = zip(names, group["params"], strict=True)
+            rows.extend(Coverage(name, group["rule"], parameter.numel()) for name, parameter in pairs)
+        return rows
 
 
 def muon(
@@ -114,12 +117,13 @@ def muon(
     if not newton_schulz_steps < 100:
         raise ValueError(f"newton_schulz_steps must be below 100, got {newton_schulz_steps}")
 
-    parameters = trainable_parameters(model)
-    matrices = {"rule": "muon", "params": [p for p in parameters if p.ndim == 2], "lr": lr, "momentum": momentum}
+    trainable_parameters(model)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()]
+    matrices = {"rule": "muon", "params": [(n, p) for n, p in named if p.ndim == 2], "lr": lr, "momentum": momentum}
     matrices |= {"nesterov": nesterov, "ns_steps": newton_schulz_steps, "weight_decay": weight_decay}
-    others = {"rule": "adamw", "params": [p for p in parameters if p.ndim != 2], "lr": adamw_lr, "eps": adamw_eps}
+    others = {"rule": "adamw", "params": [(n, p) for n, p in named if p.ndim != 2], "lr": adamw_lr, "eps": adamw_eps}
     others |= {"betas": (adamw_beta1, adamw_beta2), "weight_decay": weight_decay}
     optimizer = MuonAdamW([group for group in (matrices, others) if group["params"]])
-    counts = optimizer.coverage()
+    counts = {rule: sum(row.weights for row in optimizer.coverage() if row.rule == rule) for rule in ("muon", "adamw")}
     logger.info("muon covers %d weights (2-D parameters), adamw the other %d", counts["muon"], counts["adamw"])
     return optimizer

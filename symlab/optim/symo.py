@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from symlab.optim.checks import check_rate
+from symlab.optim.coverage import Coverage
 from symlab.optim.structured_moment import (
     apply_root,
     in_precision,
@@ -24,7 +25,7 @@ from symlab.optim.structured_moment import (
     second_moments,
     update_moments,
 )
-from symlab.optim.symo_plan import Coverage, Plan, check_hyperparameters, check_saved, coverage_of, plan_of
+from symlab.optim.symo_plan import Plan, check_hyperparameters, check_saved, coverage_of, plan_of
 from symlab.symmetry import WeightSymmetry, inspect_symmetry
 from symlab.symmetry.axis_choice import choose_groups
 from symlab.symmetry.spectrum import batched_eigh

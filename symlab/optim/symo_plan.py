@@ -6,21 +6,14 @@ Legend: k  isotypic block;  m_k  its copies;  D_k  dimension of its irreducible 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from symlab.optim.coverage import Coverage
 from symlab.optim.rounding import RoundingFloor
 from symlab.symmetry import Group, WeightSymmetry
-
-
-class Coverage(NamedTuple):
-    """Which rule covers a tensor, and how many weights of it."""
-
-    tensor: str
-    rule: str
-    weights: int
 
 
 @dataclass(frozen=True)

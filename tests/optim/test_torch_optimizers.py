@@ -105,7 +105,14 @@ def mixed_net():
 def test_muon_says_which_rule_covers_how_many_weights(caplog):
     with caplog.at_level(logging.INFO, logger="symlab"):
         optimizer = muon(mixed_net(), torch.zeros(2, 1, 4, 4), lr=0.1, adamw_lr=0.1)
-    assert optimizer.coverage() == {"muon": 8 * 3 + 3 * 2, "adamw": 2 * 9 + 2 + 3}
+    expected = {
+        "0.weight": ("adamw", 2 * 9),
+        "0.bias": ("adamw", 2),
+        "2.weight": ("muon", 8 * 3),
+        "2.bias": ("adamw", 3),
+    }
+    expected["4.weight"] = ("muon", 3 * 2)
+    assert {row.tensor: (row.rule, row.weights) for row in optimizer.coverage()} == expected
     assert "muon covers 30 weights (2-D parameters), adamw the other 23" in caplog.text
 
 
@@ -152,7 +159,7 @@ def test_muon_obeys_the_rates_in_its_groups_and_takes_new_groups():
     model = mixed_net()
     optimizer = muon(model, torch.zeros(1), lr=0.1, adamw_lr=0.1)
     late = nn.Parameter(torch.ones(2, 2))
-    optimizer.add_param_group({"rule": "muon", "params": [late], "lr": 0.3})
+    optimizer.add_param_group({"rule": "muon", "params": [("late", late)], "lr": 0.3})
     for group in optimizer.param_groups[:2]:
         group["lr"] = 0.0
     before = [parameter.detach().clone() for parameter in model.parameters()]
