@@ -21,9 +21,14 @@ ALLOWED = {  # package -> packages of symlab that it may import, beside itself
     "schedules": set(),
     "rundir": set(),
     "curvature": {"symmetry"},
-    "optim": {"symmetry"},
+    "optim": {"symmetry", "curvature"},
+    "search": set(),
     "training": {"data", "rundir"},
-    "jobs": {"symmetry", "curvature", "optim", "models", "data", "schedules", "training", "plots", "rundir"},
+    "comparison": {"data", "rundir", "training", "search"},
+    "jobs": {
+        *("symmetry", "curvature", "optim", "models", "data", "schedules", "training", "plots", "rundir"),
+        *("search", "comparison"),
+    },
     "cli": {"rundir"},
 }
 FORBIDDEN_NAMES = {"utils", "core", "common", "helpers", "misc", "util", "helper"}

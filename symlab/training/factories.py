@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,15 @@ class OptimizerFactory(Protocol):
     """Builds an optimizer for `model`; `inputs` are a few rows of training data on the model's device."""
 
     def __call__(self, model: nn.Module, inputs: Tensor) -> torch.optim.Optimizer: ...
+
+
+@runtime_checkable
+class UsesBatch(Protocol):
+    """An optimizer that needs the batch beside its gradients: for curvature, or to evaluate the loss elsewhere."""
+
+    def observe(self, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
+        """Take in the batch of the step that follows. Leaves every `.grad` alone."""
+        ...
 
 
 class Schedule(Protocol):

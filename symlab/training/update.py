@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from symlab.training.factories import Loss
+from symlab.training.factories import Loss, UsesBatch
 from symlab.training.randomness import random_state, set_random_state
 
 
@@ -27,6 +27,10 @@ def update(
     host. When one is not finite, weights, optimizer statistics, the model's buffers (the forward pass moves those of
     batch norm) and the global random state are as they were before this batch: one rule for every optimizer.
 
+    An optimizer that `UsesBatch` is shown the batch between backward and its step. What it evaluates sees the random
+    numbers that the forward pass saw, and moves neither buffers nor the global random state: dropout masks of the next
+    batch and running statistics are those of a run with any other optimizer.
+
     Raises DivergedError naming the step and the first parameter with a bad gradient.
     """
     buffers = [buffer.clone() for buffer in model.buffers()]
@@ -42,8 +46,32 @@ def update(
         set_random_state(randomness, inputs.device)
         _write_back(model, buffers)
         raise DivergedError(step, reason)
-    optimizer.step()
+    if isinstance(optimizer, UsesBatch):
+        _step_with_batch(model, optimizer, loss, inputs, targets, randomness)
+    else:
+        optimizer.step()
     return float(value)
+
+
+def _step_with_batch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    loss: Loss,
+    inputs: Tensor,
+    targets: Tensor,
+    before: dict[str, Tensor],
+) -> None:
+    """observe and step under the random state `before` the forward pass; buffers and random state then as found."""
+    assert isinstance(optimizer, UsesBatch)
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    randomness = random_state(inputs.device)
+    set_random_state(before, inputs.device)
+    try:
+        optimizer.observe(loss, inputs, targets)
+        optimizer.step()
+    finally:
+        set_random_state(randomness, inputs.device)
+        _write_back(model, buffers)
 
 
 def largest(tensors: Iterable[Tensor]) -> Tensor:
