@@ -25,6 +25,7 @@ PACKAGES = {
     "schedule": "symlab.schedules",
     "loss": "symlab.training.losses",
     "plot": "symlab.plots",
+    "search": "symlab.search",
 }
 PLUGINS = "SYMLAB_PLUGINS"
 

@@ -1,0 +1,1 @@
+"""Comparing optimizers: trials, tuning, workers, statistics, report."""

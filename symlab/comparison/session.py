@@ -1,0 +1,84 @@
+"""Does the runs of a comparison that are not on record yet, in parallel, and puts each on record as it ends."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from symlab.comparison.ledger import Ledger, Row
+from symlab.comparison.run_trial import TrialResult
+from symlab.comparison.trial import Task, Trial
+from symlab.comparison.tuning import Family, Setting, Tuner, objective_value
+from symlab.comparison.workers import run_trials
+from symlab.training.factories import Stop
+
+Tick = Callable[[int], None]
+"""Told of every run that is done or found on record: 1."""
+
+
+@dataclass
+class Session:
+    """One start of a comparison: where its runs are done, and where they are put."""
+
+    task: Task
+    ledger: Ledger
+    device: torch.device  # its kind is part of a trial's identity
+    devices: Sequence[str]  # one per worker
+    threads: int
+    stop: Stop
+    tick: Tick
+    used: set[str] = field(default_factory=set)  # keys of all trials that the configuration asks for
+    done: int = 0  # runs of this start
+    seconds: float = 0.0  # that these took, each by itself
+
+    def key(self, trial: Trial) -> str:
+        """The trial's identity, which counts as used from now on."""
+        key = trial.key(self.task, self.device.type)
+        self.used.add(key)
+        return key
+
+    def tune(self, tuners: Sequence[Tuner]) -> None:
+        """All settings of all tuners; returns early when stopped."""
+        families = [family for tuner in tuners for family in tuner.families]
+        open_runs: dict[int, tuple[Family, Setting]] = {}  # by id of the trial
+
+        def next_trial() -> Trial | None:
+            for family in families:
+                while (found := family.next()) is not None:
+                    setting, trial = found
+                    known = self.ledger.trial(self.key(trial))
+                    if known is None:
+                        open_runs[id(trial)] = family, setting
+                        return trial
+                    family.record(setting, trial.seed, known)
+                    self.tick(1)
+            return None
+
+        def proceed(trial: Trial, row: Row) -> bool:
+            family, setting = open_runs[id(trial)]
+            return family.proceed(setting, row)
+
+        for trial, result in self._run(next_trial, proceed):
+            family, setting = open_runs.pop(id(trial))
+            completed = result.status == "completed"
+            value = objective_value(result.rows[-1], family.objective) if completed else None
+            place = {"round": setting.round, "trial": setting.number}
+            self.ledger.add_trial(self.key(trial), place, trial, result, value)
+            family.record(setting, trial.seed, result)
+
+    def report(self, trials: Sequence[Trial]) -> None:
+        """All trials that are not on record; returns early when stopped."""
+        missing = [trial for trial in trials if self.ledger.result(self.key(trial)) is None]
+        self.tick(len(trials) - len(missing))
+        waiting = iter(missing)
+        for trial, result in self._run(lambda: next(waiting, None), lambda trial, row: True):
+            self.ledger.add_result(self.key(trial), trial, result)
+
+    def _run(
+        self, next_trial: Callable[[], Trial | None], proceed: Callable[[Trial, Row], bool]
+    ) -> Iterator[tuple[Trial, TrialResult]]:
+        for trial, result in run_trials(self.task, self.devices, self.threads, next_trial, proceed, self.stop):
+            self.done += 1
+            self.seconds += result.duration_s
+            yield trial, result
+            self.tick(1)

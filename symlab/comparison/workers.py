@@ -1,0 +1,193 @@
+"""Worker processes: each does one run at a time, on its own device and with its own threads.
+
+The parent hands out trials and keeps all results; workers hold nothing that the parent does not know, so any of them may
+die. A worker whose run fails ends with it, and a fresh one takes its place.
+"""
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import torch
+
+from symlab.comparison.run_trial import TrialResult, TrialRunner
+from symlab.comparison.trial import Task, Trial
+from symlab.training.factories import Stop
+from symlab.training.signals import STOPPING
+
+RUN_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a run may end with and still be one failed run among others."""
+
+POLL_SECONDS = 0.2  # between looks at `stop`
+Row = Mapping[str, Any]
+
+
+class _Worker:
+    """One process and the trial that it is busy with."""
+
+    def __init__(self, task: Task, device: str, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would share CUDA and OpenMP state
+        self.connection, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, task, device, threads), daemon=True)
+        with _threads_of_children(threads):
+            self.process.start()
+        theirs.close()
+        self.device = device
+        self.trial: Trial | None = None
+
+    def give(self, trial: Trial) -> None:
+        self.trial = trial
+        self.connection.send(trial)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def run_trials(
+    task: Task,
+    devices: Sequence[str],
+    threads: int,
+    next_trial: Callable[[], Trial | None],
+    proceed: Callable[[Trial, Row], bool],
+    stop: Stop,
+) -> Iterator[tuple[Trial, TrialResult]]:
+    """Trials in parallel, one worker per entry of `devices`, each with `threads` threads; yields them as they end.
+
+    `next_trial` is asked whenever a worker is free; None means that there is nothing now: it is asked again after the
+    next result, and the end is reached when nobody is busy. `proceed` is shown each row of a run but the last; false
+    prunes the run. Once `stop()` is true all workers are ended and what they were at is lost.
+    """
+    workers: list[_Worker] = []
+    free_devices = list(devices)
+    try:
+        while not stop():
+            _hand_out(workers, free_devices, task, threads, next_trial)
+            busy = {worker.connection: worker for worker in workers if worker.trial is not None}
+            if not busy:
+                return
+            for connection in wait(list(busy), timeout=POLL_SECONDS):
+                worker = busy[connection]  # type: ignore[index]
+                result = _receive(worker, proceed)
+                if result is None:
+                    continue
+                if result.status == "failed" and stop():
+                    return  # the signal that stops the parent ended the worker as well
+                trial, worker.trial = worker.trial, None
+                if result.status == "failed":
+                    worker.end()
+                    workers.remove(worker)
+                    free_devices.append(worker.device)
+                assert trial is not None
+                yield trial, result
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _hand_out(
+    workers: list[_Worker],
+    free_devices: list[str],
+    task: Task,
+    threads: int,
+    next_trial: Callable[[], Trial | None],
+) -> None:
+    """Give trials to idle workers, and start workers while there are devices and trials."""
+    idle = [worker for worker in workers if worker.trial is None]
+    while idle or free_devices:
+        trial = next_trial()
+        if trial is None:
+            return
+        if not idle:
+            workers.append(_Worker(task, free_devices.pop(0), threads))
+            idle.append(workers[-1])
+        idle.pop().give(trial)
+
+
+def _receive(worker: _Worker, proceed: Callable[[Trial, Row], bool]) -> TrialResult | None:
+    """The result, if that is what the worker sent; rows are answered."""
+    assert worker.trial is not None
+    try:
+        message = worker.connection.recv()
+        if isinstance(message, TrialResult):
+            return message
+        worker.connection.send(proceed(worker.trial, message))
+    except (EOFError, ConnectionError):
+        worker.process.join()
+        code = worker.process.exitcode
+        why = f"signal {-code}, out of memory?" if code is not None and code < 0 else f"exit code {code}"
+        return TrialResult("failed", f"the worker process died ({why})")
+    return None
+
+
+def _serve(connection: Connection, task: Task, device: str, threads: int) -> None:
+    """The worker's life: trials in, rows and results out; ends when the parent does."""
+    for number in STOPPING:  # they reach the whole process group; the parent decides and ends its workers
+        signal.signal(number, signal.SIG_IGN)
+    quiet()
+    runner = TrialRunner(task, torch.device(device), threads)
+
+    def proceed(row: Row) -> bool:
+        connection.send(dict(row))
+        return bool(connection.recv())
+
+    try:
+        while True:
+            trial = connection.recv()
+            try:
+                result = runner.run(trial, proceed)
+            except RUN_ERRORS as error:
+                result = TrialResult("failed", f"{type(error).__name__}: {error}")
+            connection.send(result)
+    except (EOFError, ConnectionError):  # the parent is gone
+        return
+
+
+def quiet() -> None:
+    """Warnings were shown once, when the parent tried every optimizer; workers would repeat them for every run."""
+    logging.getLogger("symlab").setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+
+
+@contextmanager
+def _threads_of_children(threads: int) -> Iterator[None]:
+    """OpenMP's number of threads for processes that are started in the block."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def devices_of_workers(device: torch.device, workers: int | None, threads: int) -> list[str]:
+    """The device of each worker: GPUs in turn, one worker each by default; CPU workers fill the processors that there are."""
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if device.index is None else 1
+        first = device.index or 0
+        return [f"cuda:{first + i % count}" for i in range(workers or count)]
+    available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return ["cpu"] * (workers or max(available // threads, 1))
