@@ -87,4 +87,3 @@ def _peak(device: torch.device) -> float:
 def _resident(name: str) -> float:
     found = re.search(rf"^{name}:\s+(\d+) kB", STATUS.read_text(), re.MULTILINE)
     return int(found[1]) / 1024 if found else float("nan")
-

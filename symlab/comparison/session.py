@@ -1,18 +1,20 @@
 """Does the runs of a comparison that are not on record yet, in parallel, and puts each on record as it ends."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from symlab.comparison.ledger import Ledger, Row
+from symlab.comparison.ledger import Ledger
 from symlab.comparison.run_trial import TrialResult
 from symlab.comparison.trial import Task, Trial
 from symlab.comparison.tuning import Family, Setting, Tuner, objective_value
 from symlab.comparison.workers import run_trials
 from symlab.training.factories import Stop
 
-Tick = Callable[[int], None]
+Row = Mapping[str, Any]
+Tick = Callable[[int], object]
 """Told of every run that is done or found on record: 1."""
 
 

@@ -1,6 +1,5 @@
 """One run of a comparison, described so completely that its description is its identity."""
 
-import functools
 import hashlib
 import inspect
 import json
@@ -38,7 +37,7 @@ class Task:
 
     def dataset(self, seed: int, split: Split) -> Dataset:
         """The data of a run. For validation the test rows are left alone: a part of the training rows is held out."""
-        factory = functools.partial(self.data, seed=seed) if self.vary_data else self.data
+        factory = with_values(self.data, {"seed": seed}) if self.vary_data else self.data
         dataset = factory()
         return dataset if split == "test" else held_out(dataset, self.validation_fraction)
 

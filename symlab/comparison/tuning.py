@@ -34,7 +34,9 @@ class SearchFactory(Protocol):
 
 def objective_value(row: Row, objective: Objective) -> float | None:
     """What is made small: the loss, or for accuracy the share of errors; None where it is not finite."""
-    column = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}[objective]
+    column = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}[
+        objective
+    ]
     value = row.get(column)
     if value is None or not math.isfinite(value):
         return None
@@ -146,7 +148,9 @@ def round_counts(trials: int, families: int, rounds: int) -> list[list[int]]:
     Raises BadInput when a family would get nothing.
     """
     if not trials >= families:
-        raise BadInput(f"trials={trials} is less than one for each of the {families} schedules; use at least {families}")
+        raise BadInput(
+            f"trials={trials} is less than one for each of the {families} schedules; use at least {families}"
+        )
     counts = []
     for share in shares(trials, families):
         used = min(rounds, share)
@@ -202,4 +206,3 @@ def _status(setting: Setting) -> str:
     """The worst that happened to a setting's runs."""
     statuses = {result.status for result in setting.results.values()}
     return next((name for name in ("failed", "diverged", "pruned") if name in statuses), "completed")
-

@@ -81,16 +81,24 @@ def label_law(problem: Problem) -> LabelLaw:
         ValueError: the loss is neither a normalised log-likelihood of class indices nor a multiple of half the squared
             error (up to terms that do not depend on the outputs).
     """
-    C = problem.num_outputs
-    targets = problem.targets[:1]
+    return law_of_loss(problem.loss, problem.targets[:1], problem.num_outputs, problem.dtype)
+
+
+def law_of_loss(loss: Loss, targets: Tensor, num_outputs: int, dtype: torch.dtype) -> LabelLaw:
+    """The law that a loss of `num_outputs` outputs in `dtype` stands for, read off at one target [1, ...].
+
+    Raises:
+        ValueError: as `label_law`.
+    """
+    C = num_outputs
     generator = torch.Generator().manual_seed(0)
     points = 2 * torch.randn(3, 1, C, generator=generator, dtype=torch.float64)  # [3, 1, C]
-    points = points.to(targets.device, problem.dtype)
+    points = points.to(targets.device, dtype)
     if not targets.is_floating_point():
-        totals = [sum(_row_losses(problem.loss, f, c).neg().exp().sum() for c in range(C)) for f in points]
+        totals = [sum(_row_losses(loss, f, c).neg().exp().sum() for c in range(C)) for f in points]
         if all(abs(float(total) - 1) < 1e-4 for total in totals):
-            return CategoricalLaw(problem.loss)
-    curvatures = torch.stack([row_curvatures(problem.loss, f, targets)[0] for f in points])  # [3, C, C]
+            return CategoricalLaw(loss)
+    curvatures = torch.stack([row_curvatures(loss, f, targets)[0] for f in points])  # [3, C, C]
     precision = float(curvatures[0].diagonal().mean())
     ideal = precision * torch.eye(C, dtype=points.dtype, device=points.device)
     if precision > 0 and bool((curvatures - ideal).abs().max() <= 1e-4 * precision):

@@ -16,7 +16,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from symlab.curvature.bands import check_bands, judge, over_data, verdict_lines
 from symlab.curvature.problem import Problem
 from symlab.curvature.results import Result, results_of
 from symlab.curvature.survey import Plan, Survey
@@ -24,6 +23,7 @@ from symlab.curvature.tables import block_rows, known_numbers, metrics_row, numb
 from symlab.data.dataset import Dataset
 from symlab.plots.curvature_view import CurvatureView, StepView, layers_of, step_view
 from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.bands import check_bands, judge, over_data, verdict_lines
 from symlab.symmetry import inspect_symmetry
 from symlab.symmetry.axis_choice import choose_groups
 from symlab.symmetry.groups import Group

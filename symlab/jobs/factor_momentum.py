@@ -10,7 +10,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from symlab.curvature.bands import check_bands, judge, verdict_lines
 from symlab.curvature.ensemble import draw
 from symlab.curvature.factor_momentum import (
     ALL,
@@ -24,6 +23,7 @@ from symlab.curvature.measures import correlations
 from symlab.curvature.problem import Problem
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.bands import check_bands, judge, verdict_lines
 from symlab.symmetry import infer_symmetry
 from symlab.training.build import SAMPLE_ROWS, build_model
 from symlab.training.factories import DataFactory, Loss, ModelFactory, PlotFunction, name_of

@@ -10,13 +10,13 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from symlab.curvature.bands import check_bands, judge, over_data, verdict_lines
 from symlab.curvature.gradients import gradients, losses
 from symlab.curvature.local_step import REFERENCES, LocalCurvature, QuadraticModel, cosine
 from symlab.curvature.problem import Problem
 from symlab.curvature.second_order import empirical_fishers, ggns, hessians
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.bands import check_bands, judge, over_data, verdict_lines
 from symlab.symmetry import WeightSymmetry, infer_symmetry
 from symlab.training.batches import Batches
 from symlab.training.build import SAMPLE_ROWS, build_model, build_optimizer, check_batch_norm, number_of_parameters

@@ -181,6 +181,11 @@ class RunDir:
         if self._table(table).exists():
             tables.keep_rows(self._table(table), wanted)
 
+    def replace_rows(self, rows: Sequence[Mapping[str, Any]], table: str) -> None:
+        """Put these rows in place of <table>.csv, atomically; see `tables.replace_rows`."""
+        tables.replace_rows(self._table(table), rows)
+        self.rows_written += len(rows)
+
     def read_rows(self, table: str = "metrics") -> list[dict[str, Any]]:
         """The rows of <table>.csv; none if there is no table yet."""
         return tables.read_rows(self._table(table)) if self._table(table).exists() else []

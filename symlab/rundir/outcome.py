@@ -8,7 +8,7 @@ from typing import Any
 
 COMPLETED, FAILED, BAD_INPUT, DIVERGED = 0, 1, 2, 3  # exit codes; a signal's is 128 + its number
 
-STATUSES = ("completed", "diverged", "interrupted")
+STATUSES = ("completed", "diverged", "interrupted", "failed")
 
 
 class BadInput(ValueError):
@@ -19,9 +19,10 @@ class BadInput(ValueError):
 class Outcome:
     """What a job returns.
 
-    status: "completed", "diverged" (a non-finite loss ended the run) or "interrupted" (a signal did; the
-    run can be resumed). exit_code: 0 completed, 3 diverged, 128 + signal number when interrupted (130 SIGINT,
-    143 SIGTERM, 138 SIGUSR1). summary: the key figures, plain JSON values.
+    status: "completed", "diverged" (a non-finite loss ended the run), "interrupted" (a signal did; the
+    run can be resumed) or "failed" (the job came to its end, but a part of what it was to do is missing).
+    exit_code: 0 completed, 1 failed, 3 diverged, 128 + signal number when interrupted (130 SIGINT, 143
+    SIGTERM, 138 SIGUSR1). summary: the key figures, plain JSON values.
 
     Raises ValueError for an unknown status.
     """

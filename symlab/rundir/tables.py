@@ -69,9 +69,20 @@ def truncate_rows(path: Path, last_step: int) -> None:
 
 def keep_rows(path: Path, wanted: Callable[[dict[str, Any]], bool]) -> None:
     """Drop the rows that are not `wanted`, in one atomic replacement."""
-    columns = _columns(path)
-    kept = [row for row in read_rows(path) if wanted(row)]
-    lines = [_line(columns), *(_line(_cells(row, columns, path)) for row in kept)] if columns else []
+    _rewrite(path, _columns(path), [row for row in read_rows(path) if wanted(row)])
+
+
+def replace_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put these rows in place of the table, in one atomic replacement; the columns are the keys of all rows, in order.
+
+    Without rows an existing table keeps its columns. Raises ValueError for text with a line break.
+    """
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    _rewrite(path, columns or (_columns(path) if path.exists() else []), rows)
+
+
+def _rewrite(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    lines = [_line(columns), *(_line(_cells(row, columns, path)) for row in rows)] if columns else []
     write_text(path, "".join(lines))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from symlab.curvature.bands import check_bands, judge, over_data
+from symlab.rundir.bands import check_bands, judge, over_data
 from symlab.curvature.statistics import (
     STATISTICS,
     Estimate,

@@ -1,0 +1,222 @@
+"""Compare optimizers: tuned alike on validation data, then run from the same starts on the same batches."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from symlab.comparison.cost import memory, step_costs
+from symlab.comparison.ledger import CURVES, RESULTS, TRIALS, Ledger
+from symlab.comparison.numbers import names
+from symlab.comparison.outcome import Measured, Setting, conclude
+from symlab.comparison.plan import Plan, check_plan, evaluation_interval
+from symlab.comparison.run_trial import TrialRunner
+from symlab.comparison.session import Session
+from symlab.comparison.trial import Task
+from symlab.comparison.tuning import Objective, SearchFactory, Tuner
+from symlab.comparison.workers import devices_of_workers
+from symlab.optim.coverage import coverage_table
+from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.bands import check_bands
+from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, PlotFunction, Schedule
+from symlab.training.place import find_device, repeatable
+from symlab.training.progress import progress_bar
+from symlab.training.signals import StopRequest, stop_on_signals
+from symlab.training.targets import target_levels
+
+RESUMABLE_CHANGES = (
+    "device",
+    "eval_train_size",
+    "expected",
+    "objective",
+    "optimizers",
+    "plots",
+    "progress",
+    "reference",
+    "report_steps",
+    "rounds",
+    "schedule_of",
+    "schedules",
+    "search",
+    "seeds",
+    "targets",
+    "threads",
+    "timing_repeats",
+    "trials",
+    "tuning_seeds",
+    "workers",
+)
+"""Every run is found again by all that it depends on, so what changes here means other runs, and none is done twice."""
+
+KEY_FIGURES = ("runs", "diverged", "failed", "wall_s")
+
+logger = logging.getLogger("symlab")
+
+
+def compare(
+    run: RunDir,
+    *,
+    model: ModelFactory,
+    data: DataFactory,
+    optimizers: Mapping[str, OptimizerFactory],
+    schedules: Mapping[str, Schedule],
+    loss: Loss,
+    search: SearchFactory,
+    plots: Mapping[str, PlotFunction],
+    steps: int = 200,
+    batch_size: int | None = None,
+    warmup_steps: int = 0,
+    seeds: int | Sequence[int] = 10,
+    vary_data: bool = False,
+    trials: int = 30,
+    rounds: int = 3,
+    tuning_seeds: Sequence[int] = (1000,),
+    validation_fraction: float = 0.2,
+    objective: Objective = "validation_loss",
+    schedule_of: Mapping[str, str] | None = None,
+    reference: str | None = None,
+    targets: Sequence[float] = (),
+    report_steps: Sequence[int] = (),
+    expected: Mapping[str, Sequence[float]] | None = None,
+    eval_every: int | None = None,
+    eval_batch_size: int = 5000,
+    eval_train_size: int | None = None,
+    timing_repeats: int = 20,
+    workers: int | None = None,
+    threads: int = 1,
+    device: str = "auto",
+    dtype: str = "float32",
+    deterministic: bool = True,
+    progress: bool = True,
+) -> Outcome:
+    """Every optimizer: `trials` settings tried on `tuning_seeds`, the best of them run from each of `seeds`.
+
+    Tuning. A setting is a point in the optimizer's own space (`_tune_` of its yaml) times that of a schedule; each of
+    `schedules` gets an equal share of the trials. Settings are tried with `validation_fraction` of the training rows
+    held out and the `objective` measured there after `steps` updates, its mean over `tuning_seeds`. The first half of
+    the trials covers the declared space; the rest, in `rounds` - 1 parts, ever smaller boxes around the best so far,
+    which may leave the declared range. A best value at the edge of all that was tried is flagged. Every optimizer has the
+    same number of trials. trials=0: the configured values, with schedule_of[optimizer] or else the first schedule.
+
+    Reported runs. From each seed all optimizers start from the same weights, see the same batches and are measured at the
+    same updates, on all training rows and the test rows. `vary_data`: the data's seed is the run's. Diverged runs are
+    counted and kept as the worst. Statistics over seeds, against `reference` (None: the first optimizer).
+
+    Runs take place in `workers` processes (None: as many as processors or GPUs allow) of `threads` threads each. Each
+    is on record when it ends, under a key made of all that it depends on; resume=DIRECTORY does those that are missing,
+    also for other values of RESUMABLE_CHANGES. `timing_repeats` interleaved steps of all optimizers, alone at the end,
+    give the time per step (0: not measured).
+
+    Tables: tuned, trials, results, curves, targets, at_steps, summary, cost, coverage (.csv); summary.json, report.md,
+    report.html, figures. `expected`: bands for the numbers in the summary. Exit code 1 if a reported run failed.
+
+    Raises BadInput, before the first run, for values, devices and shapes that cannot work.
+    """
+    began = time.perf_counter()
+    _check(steps=steps, threads=threads, workers=workers, eval_batch_size=eval_batch_size, eval_every=eval_every)
+    _check(**{f"report_steps[{i}]": step for i, step in enumerate(report_steps)}, timing_repeats=timing_repeats)
+    seed_list = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    plan = Plan(
+        optimizers=optimizers,
+        schedules=schedules,
+        schedule_of=dict(schedule_of or {}),
+        steps=steps,
+        eval_every=eval_every or evaluation_interval(steps, report_steps),
+        eval_train_size=eval_train_size,
+        seeds=seed_list,
+        tuning_seeds=tuple(tuning_seeds),
+        trials=trials,
+        rounds=rounds,
+        objective=objective,
+        search=search,
+    )
+    check_plan(plan)
+    task = Task(
+        model=model,
+        data=data,
+        loss=loss,
+        steps=steps,
+        batch_size=batch_size,
+        warmup_steps=warmup_steps,
+        eval_batch_size=eval_batch_size,
+        dtype=dtype,
+        vary_data=vary_data,
+        validation_fraction=validation_fraction,
+        deterministic=deterministic,
+    )
+    task.check_data()
+    place = find_device(device)
+    setting = Setting.of(plan, task, reference, targets, report_steps, dict(expected or {}), place, threads)
+    with stop_on_signals() as stop:
+        runner = TrialRunner(task, place, threads)
+        coverage = _try_all(runner, plan, setting)
+        run.write_environment({"device": str(place), "dtype": dtype, "threads": threads})
+        ledger = Ledger(run)
+        devices = devices_of_workers(place, workers, threads)
+        total = plan.tuning_runs + len(plan.seeds) * len(optimizers)
+        logger.info(
+            "%s: %d runs (%d to tune, %d to report), %d workers", run.path, total, plan.tuning_runs,
+            total - plan.tuning_runs, len(devices),
+        )  # fmt: skip
+        with progress_bar(total, 0, progress) as bar:
+            session = Session(task, ledger, place, devices, threads, stop, bar.update)
+            tuners = _tuned(run, plan, session)
+            trials_to_report = plan.reported(tuners)
+            if not stop():
+                session.report(trials_to_report)
+        if stop():
+            return _interrupted(session, total, stop)
+        ledger.settle((TRIALS, RESULTS, CURVES), session.used)
+        by_label = {trial.label: trial for trial in reversed(trials_to_report)}
+        times = list(step_costs(runner, by_label, timing_repeats)) if timing_repeats else []
+        used_memory = memory(runner, by_label) if timing_repeats else []
+        tuned = [tuner.summary() for tuner in tuners]
+        work = {"wall_s": time.perf_counter() - began, "run_s": session.seconds, "runs_done": session.done}
+        measured = Measured(tuned, coverage, times, used_memory, {**work, "workers": len(devices)})
+        return conclude(run, setting, measured, plots)
+
+
+def _check(**counts: int | None) -> None:
+    for name, value in counts.items():
+        least = 0 if name == "timing_repeats" else 1
+        if value is not None and not value >= least:
+            raise BadInput(f"{name} must be at least {least}, got {value}")
+
+
+def _try_all(runner: TrialRunner, plan: Plan, setting: Setting) -> list[dict[str, Any]]:
+    """Build every optimizer once on the data of the first reported and the first tuning run, so that what cannot work
+    ends here; returns the rows of coverage.csv. Raises BadInput."""
+    rows = []
+    for label in plan.optimizers:
+        with repeatable(plan.seeds[0], runner.device, runner.threads, deterministic=False):
+            dataset, training, _, _ = runner.build(plan.fixed(label, plan.seeds[0]))
+        table = coverage_table(training.model, training.optimizer)
+        rows += [{"optimizer": label, **row._asdict()} for row in table]
+    if plan.trials:
+        runner.dataset(plan.tuners()[0].families[0].template)
+    if plan.trials and plan.objective == "validation_accuracy" and dataset.num_classes is None:
+        raise BadInput(f"objective=validation_accuracy needs classes, and data {dataset.name} is a regression")
+    known = names(
+        plan.optimizers, setting.report_steps, dataset.references, target_levels(setting.targets, dataset.references)
+    )
+    try:
+        check_bands(setting.expected, known)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
+    return rows
+
+
+def _tuned(run: RunDir, plan: Plan, session: Session) -> list[Tuner]:
+    """All tuning done, as far as nobody stops it, and tuned.csv written."""
+    tuners = plan.tuners()
+    session.tune(tuners)
+    if tuners and not session.stop():
+        run.replace_rows([tuner.summary() for tuner in tuners], "tuned")
+    return tuners
+
+
+def _interrupted(session: Session, total: int, stop: StopRequest) -> Outcome:
+    logger.warning("stopped after %d of %d runs; those are kept", len(session.used), total)
+    summary = {"status": "interrupted", "exit_code": stop.exit_code, "runs_done": session.done, "runs": total}
+    session.ledger.run.write_summary(summary)
+    return Outcome("interrupted", stop.exit_code, summary)
