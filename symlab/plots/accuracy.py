@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure
 
-from symlab.plots.curves import X_LABELS, curves_by_split, draw_curves, legend_handles, prepared
+from symlab.plots.curves import curves_by_split, draw_curves, legend_handles, prepared, x_label
 from symlab.plots.style import COLUMN_WIDTH_IN, figure_with_legend, label_axes
 
 
@@ -39,7 +39,7 @@ def accuracy(
         rows[column] = 100 * rows[column]
     curves = curves_by_split(rows, x, columns)
     figure, axes = figure_with_legend(title, legend_handles(curves), width_in, height_in)
-    label_axes(axes, X_LABELS[x], "accuracy (%)")
+    label_axes(axes, x_label(x, curves), "accuracy (%)")
     if curves:
         draw_curves(axes, curves)
         low, high = axes.get_ylim()

@@ -125,6 +125,12 @@ def curves_by_split(rows: pd.DataFrame, x: str, columns: Mapping[str, str]) -> C
     }
 
 
+def x_label(x: str, curves: Curves) -> str:
+    """Name of the x-axis; the runs of a group reach a step at different times, and it stands at their mean."""
+    several = any(curve.runs > 1 for groups in curves.values() for curve in groups.values())
+    return f"{X_LABELS[x]}, mean over runs" if several and x == "time_s" else X_LABELS[x]
+
+
 def draw_curves(axes: Axes, curves: Curves) -> None:
     """All of them: one colour (and marker) per group, one line style per split."""
     for split, groups in curves.items():

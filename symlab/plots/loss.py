@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from symlab.plots.curves import X_LABELS, Curves, curves_by_split, draw_curves, legend_handles, prepared
+from symlab.plots.curves import Curves, curves_by_split, draw_curves, legend_handles, prepared, x_label
 from symlab.plots.style import COLUMN_WIDTH_IN, GREY, figure_with_legend, label_axes, plain
 
 HEADROOM = 100.0  # the axis ends at this many times the largest loss at the start
@@ -54,7 +54,7 @@ def loss(
     limits = _limits(rows, list(columns.values()))
     handles = legend_handles(curves) + _reference_handles(references, limits)
     figure, axes = figure_with_legend(title, handles, width_in, height_in)
-    label_axes(axes, X_LABELS[x], y_label)
+    label_axes(axes, x_label(x, curves), y_label)
     if limits is None:
         axes.text(0.5, 0.5, "no finite loss", ha="center", va="center", transform=axes.transAxes, fontsize=8)
         axes.set_yticks([])
