@@ -1,8 +1,8 @@
 """Choosing an optimizer's values on validation data, with the same number of runs for each.
 
-A family is one optimizer with one schedule. Its share of the optimizer's settings is spent in rounds: the first half over
-the declared space, the others over ever smaller boxes around the best value so far. A box may reach beyond the declared
-range, so a best value at an edge moves the search there; nobody gets more runs for it.
+A family is one optimizer with one schedule. Its share of the optimizer's settings is spent in rounds: the first half
+over the declared space, the others over ever smaller boxes around the best value so far. A box may reach beyond the
+declared range, so a best value at an edge moves the search there; nobody gets more runs for it.
 """
 
 import json
@@ -21,6 +21,7 @@ from symlab.training.batches import mix
 from symlab.training.factories import name_of
 
 Objective = Literal["validation_loss", "validation_accuracy", "train_loss"]
+COLUMNS = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}
 NEAR_BEST = 1.1
 Row = Mapping[str, Any]
 Point = dict[str, Any]
@@ -34,10 +35,7 @@ class SearchFactory(Protocol):
 
 def objective_value(row: Row, objective: Objective) -> float | None:
     """What is made small: the loss, or for accuracy the share of errors; None where it is not finite."""
-    column = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}[
-        objective
-    ]
-    value = row.get(column)
+    value = row.get(COLUMNS[objective])
     if value is None or not math.isfinite(value):
         return None
     return 1.0 - value if objective == "validation_accuracy" else float(value)
@@ -155,7 +153,8 @@ def round_counts(trials: int, families: int, rounds: int) -> list[list[int]]:
     for share in shares(trials, families):
         used = min(rounds, share)
         first = share if used == 1 else math.ceil(share / 2)
-        counts.append([first, *shares(share - first, used - 1)] if used > 1 else [first])
+        rest = shares(share - first, used - 1) if used > 1 else []
+        counts.append([first, *filter(None, rest)])
     return counts
 
 

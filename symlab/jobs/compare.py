@@ -95,12 +95,12 @@ def compare(
     `schedules` gets an equal share of the trials. Settings are tried with `validation_fraction` of the training rows
     held out and the `objective` measured there after `steps` updates, its mean over `tuning_seeds`. The first half of
     the trials covers the declared space; the rest, in `rounds` - 1 parts, ever smaller boxes around the best so far,
-    which may leave the declared range. A best value at the edge of all that was tried is flagged. Every optimizer has the
-    same number of trials. trials=0: the configured values, with schedule_of[optimizer] or else the first schedule.
+    which may leave the declared range. A best value at the edge of all that was tried is flagged. Every optimizer has
+    the same number of trials. trials=0: the configured values, with schedule_of[optimizer] or else the first schedule.
 
-    Reported runs. From each seed all optimizers start from the same weights, see the same batches and are measured at the
-    same updates, on all training rows and the test rows. `vary_data`: the data's seed is the run's. Diverged runs are
-    counted and kept as the worst. Statistics over seeds, against `reference` (None: the first optimizer).
+    Reported runs. From each seed all optimizers start from the same weights, see the same batches and are measured at
+    the same updates, on all training rows and the test rows. `vary_data`: the data's seed is the run's. Diverged runs
+    are counted and kept as the worst. Statistics over seeds, against `reference` (None: the first optimizer).
 
     Runs take place in `workers` processes (None: as many as processors or GPUs allow) of `threads` threads each. Each
     is on record when it ends, under a key made of all that it depends on; resume=DIRECTORY does those that are missing,
