@@ -205,12 +205,15 @@ def _composition(error: Exception, overrides: Sequence[str], job: str | None, na
         base = hydra.compose(name or job, overrides=[str(o.input_line) for o in groups])
     except HydraException:
         return _first_line(error)  # the group choices themselves do not fit together
-    known = [*dotted(OmegaConf.to_container(base, resolve=False)), "hydra"]
+    there = [*dotted(OmegaConf.to_container(base, resolve=False)), "hydra"]
+    gone = tuple(f"{o.key_or_group}." for o in parsed if o.is_delete() and not is_group(o))
+    left = [key for key in there if not f"{key}.".startswith(gone)] if gone else there
     for override in parsed:
-        key = override.key_or_group
+        key, known = override.key_or_group, there if override.is_delete() else left
         plain = not (override.is_add() or override.is_force_add() or is_group(override))
         if plain and key not in known and not key.startswith("hydra."):
-            return f"{override.input_line}: there is no key {key}{nearest(key, known, 'keys')}"
+            similar = [name for name in known if "_tune_" not in name or "_tune_" in key]
+            return f"{override.input_line}: there is no key {key}{nearest(key, similar, 'keys')}"
     return _first_line(error)
 
 

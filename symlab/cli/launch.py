@@ -15,7 +15,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from symlab.cli import resume, sweep, validation
+from symlab.cli import families, resume, sweep, validation
 from symlab.cli.arguments import Arguments, override_text, pasteable
 from symlab.cli.compose import compose, config_sources, expand, is_group, parse, resolved, translated
 from symlab.cli.help import job_help
@@ -31,13 +31,16 @@ def launch(job: str, arguments: Arguments, words: Sequence[str], show_tracebacks
     """One command line behind its job word; returns the exit code. Raises BadInput before anything runs."""
     with config_sources(job, arguments.config_dir, arguments.config_name):
         directory, overrides = resume.split(arguments.overrides, arguments.multirun)
+        orders: families.Orders = {}
+        if directory is None or arguments.multirun:
+            overrides, orders = families.rewritten(job, arguments.config_name, overrides)
         own = [override for override in overrides if override.is_hydra_override()]
         composed_from = overrides if directory is None or arguments.multirun else own
         config = check_all(job, arguments.config_name, composed_from)
         if arguments.help:
             print(job_help(job, arguments, config))
             return COMPLETED
-        task = Task(job, shlex.join(["symlab", *words]), show_tracebacks, resume=directory is not None)
+        task = Task(job, shlex.join(["symlab", *words]), show_tracebacks, directory is not None, orders=orders)
         if arguments.show:
             return _show(task, arguments, overrides)
         texts = [str(override.input_line) for override in overrides]

@@ -11,9 +11,10 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from symlab.cli import validation
+from symlab.cli import families, validation
 from symlab.cli.arguments import pasteable, value_text
 from symlab.cli.compose import compose, is_group, parse, resolved, translated
+from symlab.cli.listing import nearest
 from symlab.rundir import BadInput, RunDir
 
 
@@ -86,7 +87,7 @@ def changed_config(job: str, run: RunDir, overrides: Sequence[Override]) -> dict
     """
     config = copy.deepcopy(load_config(run))
     allowed = validation.resumable_changes(job) or ()
-    for override in overrides:
+    for override in sorted(overrides, key=lambda override: "." in override.key_or_group):  # labels before their keys
         key = override.key_or_group
         refused = override.is_add() or override.is_force_add() or override.is_delete()
         if refused or key.partition(".")[0] not in allowed:
@@ -94,8 +95,35 @@ def changed_config(job: str, run: RunDir, overrides: Sequence[Override]) -> dict
                 f"{override.input_line}: a resumed run keeps its configuration; "
                 f"only these may change: {', '.join(allowed) or 'none'}"
             )
-        _set(job, config, override)
+        if validation.is_family(config.get(key.partition(".")[0])):
+            _set_in_family(job, config, override)
+        else:
+            _set(job, config, override)
     return config
+
+
+def _set_in_family(job: str, config: dict[str, Any], override: Override) -> None:
+    """optimizers=[gd,adam] keeps the saved settings of what was there; optimizers.adam.lr=0.1 changes them."""
+    family, *path = override.key_or_group.split(".")
+    if not path:
+        names = families.names_of(override)
+        new = [name for name in names if name not in config[family]]
+        if new:
+            texts, _ = families.rewritten(job, None, parse([f"{family}=[{','.join(new)}]"], multirun=False))
+            composed = resolved(compose(job, None, [str(text.input_line) for text in texts]))
+            config[family] |= {name: composed[family][name] for name in new}
+        config[family] = {name: config[family][name] for name in names}
+        return
+    with translated([]):
+        value = resolved(OmegaConf.create({"value": override.value()}))["value"]
+    target: Any = config[family]
+    for place, part in enumerate(path[:-1]):
+        if not isinstance(target.get(part), dict):
+            known = [".".join((family, *path[:place], str(name))) for name in target]
+            key = ".".join((family, *path[: place + 1]))
+            raise BadInput(f"{override.input_line}: there is no key {key}{nearest(key, known, 'keys')}")
+        target = target[part]
+    target[path[-1]] = value
 
 
 def _set(job: str, config: dict[str, Any], override: Override) -> None:

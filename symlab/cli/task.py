@@ -8,7 +8,7 @@ import signal
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from symlab.cli import resolvers, resume, validation
 from symlab.cli.arguments import pasteable
 from symlab.cli.compose import resolved
+from symlab.cli.families import Orders, in_order
 from symlab.cli.signals import Stopped, received
 from symlab.cli.sweep import RESUME_ERROR
 from symlab.rundir import BadInput, Outcome, RunDir
@@ -40,6 +41,7 @@ class Task:
     show_tracebacks: bool = False
     resume: bool = False
     config: Mapping[str, Any] | None = None  # of a single resumed run, instead of the composed one
+    orders: Orders = field(default_factory=dict)  # of the labels of families, as typed
 
     def __call__(self, cfg: DictConfig) -> str:
         """Status of the run; raises Stopped if a signal ended it, so that a sweep ends too."""
@@ -59,7 +61,8 @@ class Task:
     ) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Arguments and config; (_, None) if they cannot work, which is then on record."""
         try:
-            return validation.bind(self.job, resolved(cfg) if self.config is None else self.config, cwd)
+            config = in_order(resolved(cfg), self.orders) if self.config is None else self.config
+            return validation.bind(self.job, config, cwd)
         except BadInput as error:
             if not continued:
                 run.write_config(OmegaConf.to_yaml(cfg), _overrides())

@@ -9,7 +9,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +19,43 @@ from symlab.cli.conversion import convert
 from symlab.cli.listing import nearest
 from symlab.rundir import BadInput
 
+SPACE = "_tune_"  # reserved key of a group's node: the ranges of its other keys for a search
+SEARCH = "search"  # the argument of the jobs that use them
+
 
 @dataclass(frozen=True)
 class Factory:
-    """A function of a group node with the node's keys already in place; its errors name the key."""
+    """A function of a group node with the node's keys already in place; its errors name the key.
+
+    Called like functools.partial(func, **keywords). `space` holds the node's `_tune_`: the ranges in which a search
+    may vary the keywords.
+    """
 
     group: str
-    function: Callable[..., Any]
+    func: Callable[..., Any]
     keywords: Mapping[str, Any]
+    space: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        used = {**self.keywords, **kwargs}  # like functools.partial: the call's own win
         try:
-            return self.function(*args, **{**self.keywords, **kwargs})  # like functools.partial: the call's own win
+            return self.func(*args, **used)
         except BadInput:
             raise
         except (ValueError, TypeError) as error:
-            raise BadInput(self._explain(str(error))) from error
+            raise BadInput(self._explain(str(error), used)) from error
 
     @property
     def __name__(self) -> str:
-        return self.function.__name__
+        return self.func.__name__
 
-    def _explain(self, message: str) -> str:
-        """Put the key in front: the one of the node's keys that the message names first."""
+    def _explain(self, message: str, used: Mapping[str, Any]) -> str:
+        """Put the key in front: the one of the keywords that the message names first, with the value it had."""
         words = re.findall(r"\w+", message)
-        named = [word for word in words if word in self.keywords]
+        named = [word for word in words if word in used]
         if named:
-            return f"{self.group}.{named[0]}={value_text(self.keywords[named[0]])}: {message}"
-        return f"{self.group}={self.function.__name__}: {message}"
+            return f"{self.group}.{named[0]}={value_text(used[named[0]])}: {message}"
+        return f"{self.group}={self.func.__name__}: {message}"
 
 
 def job_function(job: str) -> Callable[..., Any]:
@@ -60,7 +69,8 @@ def resumable_changes(job: str) -> tuple[str, ...] | None:
 
 
 def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments of the job's function, and the config as it is saved (its paths absolute).
+    """Arguments of the job's function, and the config as it is saved: its paths absolute, with the search spaces only
+    if the job has an argument `search`.
 
     Raises BadInput for an unknown key, a wrong type, a missing key or a target that is not allowed.
     """
@@ -72,10 +82,12 @@ def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any]
             raise BadInput(_unknown(key, value, job, parameters))
         if isinstance(value, dict) and "_target_" in value:
             arguments[key], saved[key] = _bind_group(key, value, cwd)
-        elif _is_family(value):
+            saved[key] = saved[key] if SEARCH in parameters else without_space(saved[key])
+        elif is_family(value):
             bound = {name: _bind_group(f"{key}.{name}", node, cwd) for name, node in value.items()}
             arguments[key] = {name: factory for name, (factory, _) in bound.items()}
-            saved[key] = {name: node for name, (_, node) in bound.items()}
+            nodes = {name: node for name, (_, node) in bound.items()}
+            saved[key] = nodes if SEARCH in parameters else {k: without_space(node) for k, node in nodes.items()}
         else:
             arguments[key] = convert(key, value, parameters[key].annotation, cwd)
             saved[key] = plain(arguments[key])
@@ -85,7 +97,7 @@ def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any]
     return arguments, saved
 
 
-def _is_family(value: Any) -> bool:
+def is_family(value: Any) -> bool:
     """Several options of one group by name, as of `optimizer@optimizers.adam: adam`."""
     nodes = list(value.values()) if isinstance(value, dict) else []
     return bool(nodes) and all(isinstance(node, dict) and "_target_" in node for node in nodes)
@@ -97,7 +109,7 @@ def _bind_group(group: str, node: Mapping[str, Any], cwd: Path) -> tuple[Factory
     open_ended = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
     keywords: dict[str, Any] = {}
     for key, value in node.items():
-        if key == "_target_":
+        if key in ("_target_", SPACE):
             continue
         if key in parameters:
             keywords[key] = convert(f"{group}.{key}", value, parameters[key].annotation, cwd)
@@ -106,7 +118,39 @@ def _bind_group(group: str, node: Mapping[str, Any], cwd: Path) -> tuple[Factory
         else:
             raise BadInput(_unknown(f"{group}.{key}", value, function.__name__, parameters))
     saved = {"_target_": node["_target_"]} | {key: plain(value) for key, value in keywords.items()}
-    return Factory(group, function, keywords), saved
+    space = node.get(SPACE)
+    if space is not None:
+        _check_space(f"{group}.{SPACE}", space, function.__name__, parameters, open_ended, cwd)
+        saved[SPACE] = space
+    return Factory(group, function, keywords, space or {}), saved
+
+
+def _check_space(
+    group: str, space: Any, owner: str, parameters: Mapping[str, inspect.Parameter], open_ended: bool, cwd: Path
+) -> None:
+    """A search may vary what the function takes, within values that it takes; the search reads the rest.
+
+    Raises BadInput, naming the key.
+    """
+    if not isinstance(space, dict):
+        raise BadInput(f"{group}={value_text(space)}: expected a mapping from keys to their ranges, or null")
+    for key, entry in space.items():
+        if key not in parameters and not open_ended:
+            raise BadInput(_unknown(f"{group}.{key}", entry, owner, parameters))
+        if not isinstance(entry, dict):
+            expected = "expected {low: ..., high: ..., scale: ...} or {choices: [...]}"
+            raise BadInput(f"{group}.{key}={value_text(entry)}: {expected}")
+        annotation = parameters[key].annotation if key in parameters else Any
+        ends = {name: float(entry[name]) for name in ("low", "high") if type(entry.get(name)) in (int, float)}
+        choices = entry.get("choices")
+        listed = {f"choices[{place}]": choice for place, choice in enumerate(choices if type(choices) is list else [])}
+        for name, value in {**ends, **listed}.items():
+            convert(f"{group}.{key}.{name}", value, annotation, cwd)
+
+
+def without_space(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A group's node without its `_tune_`."""
+    return {key: value for key, value in node.items() if key != SPACE}
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
