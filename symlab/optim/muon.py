@@ -1,12 +1,12 @@
 """Muon for the matrices and AdamW for everything else, as one optimizer (both are torch's).
 
-torch.optim.Muon takes 2-D parameters only. So every 2-D parameter is updated by Muon, and every other one (biases,
-norms, convolution kernels) by AdamW with its own rate. Which rule covers how many weights is logged and can be asked
-for with `MuonAdamW.coverage()`.
+torch.optim.Muon takes 2-D parameters only. A convolution kernel [out, in, k, k] is shown to it as the matrix
+[out, in k k], as its author does; vectors and scalars go to AdamW with its own rate. Which rule covers how many weights
+is logged and can be asked for with `MuonAdamW.coverage()`.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -18,21 +18,21 @@ from symlab.optim.checks import (
     check_not_negative,
     check_positive,
     check_rate,
-    trainable_parameters,
 )
 from symlab.optim.coverage import Coverage
+from symlab.optim.guarded import Guarded, named, named_parameters
 
 logger = logging.getLogger("symlab")
 
 
-class MuonAdamW(torch.optim.Optimizer):
-    """Two of torch's optimizers over one `state` and one list of `param_groups`.
+class MuonAdamW(Guarded):
+    """Two of torch's optimizers over one `state` and one list of `param_groups` (see `Guarded`).
 
-    Each group carries a key `rule`, "muon" or "adamw", and that rule's options. The two optimizers inside hold the same
-    group dictionaries and the same state, so state_dict, load_state_dict, deepcopy, pickling and a change of `lr` in a
-    group act on this object as on any other optimizer.
+    Each group carries a key `rule`, "muon" or "adamw", and that rule's options (those left out take torch's defaults).
+    Parameters of more than two dimensions in a group of Muon are flattened to [out, rest], and so is their momentum.
 
-    Raises ValueError for a group without a known `rule`.
+    Raises ValueError for a group without a known `rule`, and for a parameter of Muon that has fewer than two dimensions
+    or is in a memory format without such a view.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
@@ -44,43 +44,55 @@ class MuonAdamW(torch.optim.Optimizer):
             if group.get("rule") not in by_rule:
                 raise ValueError(f"each group needs rule='muon' or rule='adamw', got {group.get('rule')!r}")
             by_rule[group["rule"]].append(group)
-        self._inner: list[torch.optim.Optimizer] = []
-        if by_rule["muon"]:
-            self._inner.append(torch.optim.Muon(by_rule["muon"]))
-        if by_rule["adamw"]:
-            self._inner.append(torch.optim.AdamW(by_rule["adamw"]))
-        for inner in self._inner:
-            inner.state = self.state
+        self._matrices = by_rule["muon"]
+        self._muon = torch.optim.Muon([_flattened(group) for group in self._matrices]) if self._matrices else None
+        self._adamw = torch.optim.AdamW(by_rule["adamw"]) if by_rule["adamw"] else None
+        if self._adamw is not None:
+            self._adamw.state = self.state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Copies, pickles and load_state_dict arrive here: tie the two inner optimizers to the new state."""
-        super().__setstate__(state)
-        self._bind()
+    def _update(self) -> None:
+        if self._muon is not None:
+            self._update_matrices(self._muon)
+        if self._adamw is not None:
+            self._adamw.step()
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group with its `rule` and that rule's options (those left out take torch's defaults)."""
-        super().add_param_group(param_group)
-        self._bind()
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every group by its rule; returns the closure's loss, if there is a closure."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for inner in self._inner:
-            inner.step()
-        return loss
+    def _update_matrices(self, muon: torch.optim.Muon) -> None:
+        """torch's Muon on 2-D views of the parameters, each with this object's state of its parameter."""
+        muon.state.clear()
+        for inner, group in zip(muon.param_groups, self._matrices, strict=True):
+            inner.update(_flattened(group))
+            for view, p in zip(inner["params"], group["params"], strict=True):
+                if p.grad is not None:
+                    view.grad = as_matrix(p.grad, p)
+                    muon.state[view] = self.state[p]
+        muon.step()
 
     def coverage(self) -> list[Coverage]:
         """One row per tensor: its name (its place in the group, if the group has no names), rule and weights."""
-        rows: list[Coverage] = []
-        for group in self.param_groups:
-            names = group.get("param_names", [str(index) for index in range(len(group["params"]))])
-            pairs = zip(names, group["params"], strict=True)
-            rows.extend(Coverage(name, group["rule"], parameter.numel()) for name, parameter in pairs)
-        return rows
+        return [Coverage(name, group["rule"], p.numel()) for name, p, group in named(self.param_groups)]
+
+
+def as_matrix(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A parameter, or its gradient, as [first dimension, all others]: a view of the parameter in memory.
+
+    In channels_last the columns stand in another order, to which Muon's update is indifferent.
+
+    Raises ValueError for a parameter of fewer than two dimensions, or in a memory format without such a view.
+    """
+    if parameter.ndim == 2:
+        return tensor
+    if parameter.ndim > 2 and parameter.is_contiguous():
+        return tensor.reshape(parameter.shape[0], -1)
+    if parameter.ndim == 4 and parameter.is_contiguous(memory_format=torch.channels_last):
+        return tensor.permute(0, 2, 3, 1).reshape(parameter.shape[0], -1)
+    shape, stride = list(parameter.shape), list(parameter.stride())
+    raise ValueError(
+        f"Muon takes matrices and kernels, contiguous or channels_last: got shape {shape}, stride {stride}"
+    )
+
+
+def _flattened(group: dict[str, Any]) -> dict[str, Any]:
+    return {**group, "params": [as_matrix(p.detach(), p) for p in group["params"]]}
 
 
 def muon(
@@ -89,6 +101,7 @@ def muon(
     *,
     lr: float,
     adamw_lr: float,
+    conv: bool = True,
     momentum: float = 0.95,
     nesterov: bool = True,
     weight_decay: float = 0.0,
@@ -99,9 +112,10 @@ def muon(
 ) -> MuonAdamW:
     """B <- momentum B + (1 - momentum) G;  W <- (1 - lr wd) W - lr sqrt(max(1, rows/columns)) NS(B)  (Jordan, 2024).
 
-    For every 2-D parameter W: NS is the Newton-Schulz iteration towards U V^T of B = U S V^T (of (1 - momentum) G +
-    momentum B with `nesterov`), in bfloat16. All other parameters: AdamW with rate `adamw_lr` (see symlab.optim.adamw).
-    `weight_decay` (decoupled, default 0 where torch's Muon has 0.1) holds for both rules.
+    For every 2-D parameter W, and with `conv` every parameter of more dimensions as the matrix [out, in k k]: NS is the
+    Newton-Schulz iteration towards U V^T of B = U S V^T (of (1 - momentum) G + momentum B with `nesterov`), in
+    bfloat16. All other parameters: AdamW with rate `adamw_lr` (see symlab.optim.adamw). `weight_decay` (decoupled,
+    default 0 where torch's Muon has 0.1) holds for both rules.
 
     `lr` and `adamw_lr` in (0, 100], momentum and betas in [0, 1), `newton_schulz_steps` in 1..99. `inputs` is not used.
 
@@ -117,13 +131,14 @@ def muon(
     if not newton_schulz_steps < 100:
         raise ValueError(f"newton_schulz_steps must be below 100, got {newton_schulz_steps}")
 
-    trainable_parameters(model)
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.numel()]
-    matrices = {"rule": "muon", "params": [(n, p) for n, p in named if p.ndim == 2], "lr": lr, "momentum": momentum}
-    matrices |= {"nesterov": nesterov, "ns_steps": newton_schulz_steps, "weight_decay": weight_decay}
-    others = {"rule": "adamw", "params": [(n, p) for n, p in named if p.ndim != 2], "lr": adamw_lr, "eps": adamw_eps}
-    others |= {"betas": (adamw_beta1, adamw_beta2), "weight_decay": weight_decay}
-    optimizer = MuonAdamW([group for group in (matrices, others) if group["params"]])
+    pairs = named_parameters(model)
+    chosen = {name for name, p in pairs if p.ndim == 2 or (conv and p.ndim > 2)}
+    matrices = {"rule": "muon", "params": [pair for pair in pairs if pair[0] in chosen], "lr": lr}
+    matrices |= {"momentum": momentum, "nesterov": nesterov, "ns_steps": newton_schulz_steps}
+    others = {"rule": "adamw", "params": [pair for pair in pairs if pair[0] not in chosen], "lr": adamw_lr}
+    others |= {"eps": adamw_eps, "betas": (adamw_beta1, adamw_beta2)}
+    groups = [group | {"weight_decay": weight_decay} for group in (matrices, others) if group["params"]]
+    optimizer = MuonAdamW(groups)
     counts = {rule: sum(row.weights for row in optimizer.coverage() if row.rule == rule) for rule in ("muon", "adamw")}
-    logger.info("muon covers %d weights (2-D parameters), adamw the other %d", counts["muon"], counts["adamw"])
+    logger.info("muon covers %d weights (matrices), adamw the other %d", counts["muon"], counts["adamw"])
     return optimizer

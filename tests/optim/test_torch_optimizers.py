@@ -97,6 +97,33 @@ def test_muon_moves_a_matrix_along_its_orthogonal_factor():
     assert np.abs(core - np.diag(np.diag(core))).max() < 0.05  # bfloat16
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_muon_takes_a_kernel_as_the_matrix_out_by_the_rest(memory):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 4, 2, bias=False).to(memory_format=memory)
+    flat = nn.Linear(12, 4, bias=False)
+    flat.weight.data = conv.weight.detach().contiguous().flatten(1).clone()
+    optimizers = [muon(model, INPUTS, lr=0.1, adamw_lr=0.1, weight_decay=0.1) for model in (conv, flat)]
+    for _ in range(3):
+        gradient = torch.randn(4, 3, 2, 2)
+        conv.weight.grad, flat.weight.grad = gradient.to(memory_format=memory), gradient.flatten(1)
+        for optimizer in optimizers:
+            optimizer.step()
+    tolerance = {"rtol": 0, "atol": 0} if memory is torch.contiguous_format else {"rtol": 0, "atol": 0.02}  # bfloat16
+    torch.testing.assert_close(conv.weight.detach().contiguous().flatten(1), flat.weight.detach(), **tolerance)
+    assert list(optimizers[0].state[conv.weight]["momentum_buffer"].shape) == [4, 12]
+
+
+def test_muon_leaves_kernels_to_adamw_on_request():
+    optimizer = muon(mixed_net(), INPUTS, lr=0.1, adamw_lr=0.1, conv=False)
+    assert {row.tensor for row in optimizer.coverage() if row.rule == "muon"} == {"2.weight", "4.weight"}
+
+
+def test_muon_refuses_what_is_no_matrix():
+    with pytest.raises(ValueError, match=r"Muon takes matrices and kernels.*got shape \[3\]"):
+        MuonAdamW([{"rule": "muon", "params": [nn.Parameter(torch.ones(3))], "lr": 0.1}])
+
+
 def mixed_net():
     torch.manual_seed(0)
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3), nn.Tanh(), nn.Linear(3, 2, bias=False))
@@ -106,14 +133,14 @@ def test_muon_says_which_rule_covers_how_many_weights(caplog):
     with caplog.at_level(logging.INFO, logger="symlab"):
         optimizer = muon(mixed_net(), torch.zeros(2, 1, 4, 4), lr=0.1, adamw_lr=0.1)
     expected = {
-        "0.weight": ("adamw", 2 * 9),
+        "0.weight": ("muon", 2 * 9),
         "0.bias": ("adamw", 2),
         "2.weight": ("muon", 8 * 3),
         "2.bias": ("adamw", 3),
     }
     expected["4.weight"] = ("muon", 3 * 2)
     assert {row.tensor: (row.rule, row.weights) for row in optimizer.coverage()} == expected
-    assert "muon covers 30 weights (2-D parameters), adamw the other 23" in caplog.text
+    assert "muon covers 48 weights (matrices), adamw the other 5" in caplog.text
 
 
 def gradient_steps(model, optimizer, first, last):
