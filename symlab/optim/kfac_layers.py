@@ -1,0 +1,266 @@
+"""Which layers have Kronecker factors, and the factors of one batch.
+
+Legend: B  rows of the batch;  T  positions per row (1 for a linear layer on [B, in], the output's height x width for a
+convolution; a layer called twice has as many more);  a [B T, D]  inputs of a layer, one per position, with a last
+entry 1 for the bias;  g [B T, O]  derivative of a row's loss in the layer's outputs;  A [D, D], G [O, O]  factors.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A linear or convolution layer whose weight, and bias if it has a trainable one, are preconditioned together."""
+
+    name: str
+    module: nn.Linear | nn.Conv2d
+    weight: str  # names of the parameters in the model
+    bias: str | None
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """(D, O)."""
+        weight = self.module.weight
+        return weight[0].numel() + (self.bias is not None), len(weight)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Weight, and bias if it is preconditioned with it."""
+        bias = self.module.bias
+        return [self.module.weight] if self.bias is None or bias is None else [self.module.weight, bias]
+
+    def gradient(self, dtype: torch.dtype) -> Tensor:
+        """[O, D]: the gradients of weight and bias side by side; zero where the bias has none."""
+        columns = []
+        for p in self.parameters:
+            g = torch.zeros_like(p) if p.grad is None else p.grad
+            columns.append(g.to(dtype).reshape(len(p), -1))
+        return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
+
+    def split(self, update: Tensor) -> dict[Tensor, Tensor]:
+        """The parts of an update [O, D] that belong to weight and bias, in their shapes."""
+        D = self.module.weight[0].numel()
+        parts = (update[:, :D], update[:, D:])
+        return {p: part.reshape(p.shape) for p, part in zip(self.parameters, parts, strict=False)}
+
+    def input_factor(self, inputs: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:
+        """Sum over rows and positions of a a^T [D, D], not divided, and the number B T of terms."""
+        x = inputs.to(dtype)
+        if isinstance(self.module, nn.Conv2d):
+            x = patches(self.module, x)  # [B, D, T]
+            return self._with_bias(sum_of_squares(x), x.sum((0, 2)), len(x) * x.shape[2])
+        x = x.reshape(-1, x.shape[-1])  # [B T, D]
+        return self._with_bias(x.mT @ x, x.sum(0), len(x))
+
+    def output_factor(self, gradients: Tensor, dtype: torch.dtype) -> Tensor:
+        """Sum over rows and positions of g g^T [O, O], not divided."""
+        g = gradients.to(dtype)
+        if isinstance(self.module, nn.Conv2d):
+            return sum_of_squares(g.flatten(2))
+        g = g.reshape(-1, g.shape[-1])  # [B T, O]
+        return g.mT @ g
+
+    def _with_bias(self, squares: Tensor, sums: Tensor, terms: int) -> tuple[Tensor, int]:
+        """[[squares, sums], [sums^T, terms]] for a homogeneous last entry."""
+        if self.bias is None:
+            return squares, terms
+        n = len(sums)
+        full = squares.new_full((n + 1, n + 1), float(terms))
+        full[:n, :n], full[:n, n], full[n, :n] = squares, sums, sums
+        return full, terms
+
+
+def sum_of_squares(x: Tensor) -> Tensor:
+    """Sum over b of x_b x_b^T [n, n], from x [B, n, T]."""
+    flat = x.transpose(0, 1).reshape(x.shape[1], -1)  # [n, B T]
+    return flat @ flat.mT
+
+
+def patches(module: nn.Conv2d, x: Tensor) -> Tensor:
+    """The inputs [B, in x kernel height x kernel width, T] that each position of a convolution's output sees."""
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    padded = functional.pad(x, padding_of(module), mode=mode) if any(padding_of(module)) else x
+    return functional.unfold(padded, module.kernel_size, dilation=module.dilation, stride=module.stride)
+
+
+def padding_of(module: nn.Conv2d) -> list[int]:
+    """[left, right, top, bottom] as numbers."""
+    if isinstance(module.padding, str):
+        totals = [
+            d * (k - 1) if module.padding == "same" else 0
+            for d, k in zip(module.dilation, module.kernel_size, strict=True)
+        ]
+        pairs = [(total // 2, total - total // 2) for total in totals]
+    else:
+        pairs = [(int(p), int(p)) for p in module.padding]
+    return [*pairs[1], *pairs[0]]
+
+
+NO_LAYER = "not of a linear or convolution layer"
+
+
+class Found(NamedTuple):
+    """The layers with factors, and for every other trainable parameter the reason why it has none."""
+
+    layers: list[Layer]
+    reasons: dict[str, str]
+
+
+def find_layers(model: nn.Module, inputs: Tensor) -> Found:
+    """The layers `nn.Linear` and `nn.Conv2d` (ungrouped) that a forward pass of `inputs` calls, weight trainable.
+
+    The pass is made in eval mode, without a trace in the model or the global random state. A weight that several
+    modules share, or that is used without a call of its layer (as in nn.MultiheadAttention), has no factors.
+    """
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    names = {id(p): name for name, p in trainable.items()}
+    owners: dict[int, int] = {}
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            owners[id(p)] = owners.get(id(p), 0) + 1
+    reasons = dict.fromkeys(trainable, NO_LAYER)
+    candidates = []
+    for path, module in model.named_modules():
+        every = {key: p for key, p in module.named_parameters(recurse=False) if id(p) in names}
+        own = {key: names[id(p)] for key, p in every.items() if owners[id(p)] == 1}
+        layer, why = _layer_of(path, module, own)
+        for p in every.values():
+            reasons[names[id(p)]] = why if owners[id(p)] == 1 else "shared by several layers"
+        if layer is not None:
+            candidates.append(layer)
+    called = _called(model, candidates, inputs) if candidates else set()
+    layers = [layer for layer in candidates if layer.name in called]
+    for layer in layers:
+        for name in (layer.weight, layer.bias):
+            reasons.pop(name or "", None)
+    return Found(layers, reasons)
+
+
+def _layer_of(path: str, module: nn.Module, own: Mapping[str, str]) -> tuple[Layer | None, str]:
+    """The layer of a module whose trainable parameters are `own` (key -> name in the model), or why it is none."""
+    if not isinstance(module, nn.Linear | nn.Conv2d):
+        return None, NO_LAYER
+    if type(module).forward not in (nn.Linear.forward, nn.Conv2d.forward):
+        return None, f"{type(module).__name__} has a forward of its own"
+    if isinstance(module, nn.Conv2d) and module.groups != 1:
+        return None, "grouped convolution"
+    if "weight" not in own:
+        return None, "its layer's weight has no factors"
+    if module.weight.numel() == 0:
+        return None, "empty"
+    return Layer(path, module, own["weight"], own.get("bias")), "its layer is not called"
+
+
+@torch.no_grad()
+def _called(model: nn.Module, layers: Sequence[Layer], inputs: Tensor) -> set[str]:
+    """The names of those that a forward pass calls."""
+    called: set[str] = set()
+    modes = {module: module.training for module in model.modules()}
+    devices = [inputs.device] if inputs.is_cuda else []
+
+    def mark(name: str) -> Callable[..., None]:
+        return lambda module, args, output: called.add(name)
+
+    handles = [layer.module.register_forward_hook(mark(layer.name)) for layer in layers]
+    try:
+        with torch.random.fork_rng(devices):
+            model.eval()
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes.items():
+            module.training = mode
+    return called
+
+
+class Call(NamedTuple):
+    """One call of a layer within a forward pass."""
+
+    layer: int
+    edge: GradientEdge  # of the layer's outputs, before anything that happens to them in place
+    squares: Tensor  # sum of a a^T [D, D]
+    terms: int  # B T
+
+
+@contextmanager
+def recorded(layers: Sequence[Layer], dtype: torch.dtype) -> Iterator[list[Call]]:
+    """Collects the calls of layers in the forward passes inside the context."""
+    calls: list[Call] = []
+
+    def hook(index: int) -> Callable[..., None]:
+        def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            if output.requires_grad:
+                with torch.no_grad():
+                    squares, terms = layers[index].input_factor(args[0].detach(), dtype)
+                calls.append(Call(index, get_gradient_edge(output), squares, terms))
+
+        return keep
+
+    handles = [layer.module.register_forward_hook(hook(i)) for i, layer in enumerate(layers)]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Factors(NamedTuple):
+    """A [D, D] = (1/B) sum of a a^T and G [O, O] = (1/(B T)) sum of g g^T: A (x) G has the scale of the mean loss."""
+
+    inputs: Tensor
+    outputs: Tensor
+
+
+def factors_of(
+    layers: Sequence[Layer], calls: Sequence[Call], outputs: Tensor, scores: Iterable[Tensor], count: int
+) -> dict[str, Factors]:
+    """The factors of each layer that was called, by its weight's name, from the model's `outputs` [B, C].
+
+    `scores`: `count` tensors [B, C], derivatives of the rows' losses in the outputs, whose backward passes are added
+    up: C that make up the exact expectation, or S draws divided by sqrt(S). Consumes the graph of the outputs.
+    """
+    total: dict[int, Tensor] = {}
+    edges = [call.edge for call in calls]
+    used: set[int] = set()
+    for k, d in enumerate(scores):
+        gradients = torch.autograd.grad(
+            outputs, edges, grad_outputs=d.to(outputs.dtype), retain_graph=k + 1 < count, allow_unused=True
+        )
+        for i, (call, g) in enumerate(zip(calls, gradients, strict=True)):
+            if g is not None:
+                used.add(i)
+                part = layers[call.layer].output_factor(g, call.squares.dtype)
+                total[call.layer] = total[call.layer].add_(part) if call.layer in total else part
+    found = {}
+    for index, output_sum in total.items():
+        mine = [call for i, call in enumerate(calls) if call.layer == index and i in used]
+        squares = mine[0].squares if len(mine) == 1 else torch.stack([call.squares for call in mine]).sum(0)
+        found[layers[index].weight] = Factors(squares / len(outputs), output_sum / sum(call.terms for call in mine))
+    return found
+
+
+def check_factors(factors: Mapping[str, Factors]) -> None:
+    """Raises FloatingPointError naming the first layer with a factor that is not finite."""
+    if not factors:
+        return
+    sums = torch.stack([pair.inputs.sum() + pair.outputs.sum() for pair in factors.values()])
+    if not bool(sums.isfinite().all()):
+        name = list(factors)[int((~sums.isfinite()).nonzero()[0])]
+        raise FloatingPointError(f"the Kronecker factors of {name} hold NaN or inf: nothing was changed")
+
+
+def renew(state: dict[str, Any], factors: Factors, beta: float) -> None:
+    """A <- beta A + (1 - beta) A of the batch, from 0, and G alike."""
+    for key, new in (("input_factor", factors.inputs), ("output_factor", factors.outputs)):
+        if key not in state:
+            state[key] = torch.zeros_like(new)
+        state[key].lerp_(new, 1 - beta)
