@@ -72,9 +72,10 @@ class Setting:
         tuning: dict[str, Any] = {"tuning": "none: configured values"}
         if plan.trials:
             tuning = {
-                "tuning": f"{plan.trials} settings for each optimizer, search {name_of(plan.search)} in {plan.rounds} rounds",
+                "tuning": f"{plan.trials} settings for each optimizer, {name_of(plan.search)} in {plan.rounds} rounds",
                 "tuning seeds": list(plan.tuning_seeds),
-                "chosen by": f"{plan.objective} after {plan.steps} steps, {task.validation_fraction:g} of the training rows held out",
+                "chosen by": f"{plan.objective} after {plan.steps} steps",
+                "training rows held out while tuning": task.validation_fraction,
             }
         return {
             "model": described(task.model),
@@ -128,6 +129,8 @@ def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
     results = sorted(run.read_rows(RESULTS), key=lambda row: (order[row["optimizer"]], row["seed"]))
     curves = sorted(run.read_rows(CURVES), key=lambda row: (order[row["optimizer"]], row["seed"], row["step"]))
     trials = run.read_rows(TRIALS)
+    run.replace_rows(results, RESULTS)  # in the order of the optimizers, not in that in which the runs ended
+    run.replace_rows(curves, CURVES)
     targets = target_table(results, curves, setting.targets)
     summary = []
     for metric, higher in METRICS.items():

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from symlab.comparison.ledger import Ledger
-from symlab.comparison.run_trial import TrialResult
+from symlab.comparison.run_trial import TrialResult, TrialRunner
 from symlab.comparison.trial import Task, Trial
 from symlab.comparison.tuning import Family, Setting, Tuner, objective_value
-from symlab.comparison.workers import run_trials
+from symlab.comparison.workers import run_trials, run_trials_here
 from symlab.training.factories import Stop
 
 Row = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Session:
     task: Task
     ledger: Ledger
     device: torch.device  # its kind is part of a trial's identity
-    devices: Sequence[str]  # one per worker
+    devices: Sequence[str]  # one per worker process; none: runs are done in this process
     threads: int
     stop: Stop
     tick: Tick
@@ -79,7 +79,12 @@ class Session:
     def _run(
         self, next_trial: Callable[[], Trial | None], proceed: Callable[[Trial, Row], bool]
     ) -> Iterator[tuple[Trial, TrialResult]]:
-        for trial, result in run_trials(self.task, self.devices, self.threads, next_trial, proceed, self.stop):
+        if self.devices:
+            runs = run_trials(self.task, self.devices, self.threads, next_trial, proceed, self.stop)
+        else:
+            runner = TrialRunner(self.task, self.device, self.threads)
+            runs = run_trials_here(runner, next_trial, proceed, self.stop)
+        for trial, result in runs:
             self.done += 1
             self.seconds += result.duration_s
             yield trial, result

@@ -1,7 +1,7 @@
 """Worker processes: each does one run at a time, on its own device and with its own threads.
 
-The parent hands out trials and keeps all results; workers hold nothing that the parent does not know, so any of them may
-die. A worker whose run fails ends with it, and a fresh one takes its place.
+The parent hands out trials and keeps all results; workers hold nothing that the parent does not know, so any of them
+may die. A worker whose run fails ends with it, and a fresh one takes its place.
 """
 
 import logging
@@ -72,7 +72,7 @@ def run_trials(
     proceed: Callable[[Trial, Row], bool],
     stop: Stop,
 ) -> Iterator[tuple[Trial, TrialResult]]:
-    """Trials in parallel, one worker per entry of `devices`, each with `threads` threads; yields them as they end.
+    """Trials in parallel, one worker process of `threads` threads per entry of `devices`; yields them as they end.
 
     `next_trial` is asked whenever a worker is free; None means that there is nothing now: it is asked again after the
     next result, and the end is reached when nobody is busy. `proceed` is shown each row of a run but the last; false
@@ -103,6 +103,28 @@ def run_trials(
     finally:
         for worker in workers:
             worker.end()
+
+
+def run_trials_here(
+    runner: TrialRunner,
+    next_trial: Callable[[], Trial | None],
+    proceed: Callable[[Trial, Row], bool],
+    stop: Stop,
+) -> Iterator[tuple[Trial, TrialResult]]:
+    """The same, one after another in this process: for debuggers, and where processes cost more than the runs."""
+    while not stop() and (trial := next_trial()) is not None:
+        result = attempt(runner, trial, lambda row, own=trial: not stop() and proceed(own, row))  # type: ignore[misc]
+        if stop():
+            return
+        yield trial, result
+
+
+def attempt(runner: TrialRunner, trial: Trial, proceed: Callable[[Row], bool]) -> TrialResult:
+    """The run's result; an error of the run is one failed run."""
+    try:
+        return runner.run(trial, proceed)
+    except RUN_ERRORS as error:
+        return TrialResult("failed", f"{type(error).__name__}: {error}")
 
 
 def _hand_out(
@@ -153,12 +175,7 @@ def _serve(connection: Connection, task: Task, device: str, threads: int) -> Non
 
     try:
         while True:
-            trial = connection.recv()
-            try:
-                result = runner.run(trial, proceed)
-            except RUN_ERRORS as error:
-                result = TrialResult("failed", f"{type(error).__name__}: {error}")
-            connection.send(result)
+            connection.send(attempt(runner, connection.recv(), proceed))
     except (EOFError, ConnectionError):  # the parent is gone
         return
 
@@ -184,7 +201,12 @@ def _threads_of_children(threads: int) -> Iterator[None]:
 
 
 def devices_of_workers(device: torch.device, workers: int | None, threads: int) -> list[str]:
-    """The device of each worker: GPUs in turn, one worker each by default; CPU workers fill the processors that there are."""
+    """The device of each worker: GPUs in turn, by default one worker each; workers on the CPU fill its processors.
+
+    None for `workers` 0: runs are then done in the process itself.
+    """
+    if workers == 0:
+        return []
     if device.type == "cuda":
         count = torch.cuda.device_count() if device.index is None else 1
         first = device.index or 0

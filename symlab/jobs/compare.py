@@ -102,10 +102,10 @@ def compare(
     the same updates, on all training rows and the test rows. `vary_data`: the data's seed is the run's. Diverged runs
     are counted and kept as the worst. Statistics over seeds, against `reference` (None: the first optimizer).
 
-    Runs take place in `workers` processes (None: as many as processors or GPUs allow) of `threads` threads each. Each
-    is on record when it ends, under a key made of all that it depends on; resume=DIRECTORY does those that are missing,
-    also for other values of RESUMABLE_CHANGES. `timing_repeats` interleaved steps of all optimizers, alone at the end,
-    give the time per step (0: not measured).
+    Runs take place in `workers` processes (None: as many as processors or GPUs allow, 0: in this one) of `threads`
+    threads. Each is on record when it ends, under a key made of all that it depends on; resume=DIRECTORY does those
+    that are missing, also for other values of RESUMABLE_CHANGES. `timing_repeats` interleaved steps of all optimizers,
+    alone at the end, give the time per step (0: not measured).
 
     Tables: tuned, trials, results, curves, targets, at_steps, summary, cost, coverage (.csv); summary.json, report.md,
     report.html, figures. `expected`: bands for the numbers in the summary. Exit code 1 if a reported run failed.
@@ -178,7 +178,7 @@ def compare(
 
 def _check(**counts: int | None) -> None:
     for name, value in counts.items():
-        least = 0 if name == "timing_repeats" else 1
+        least = 0 if name in ("timing_repeats", "workers") else 1
         if value is not None and not value >= least:
             raise BadInput(f"{name} must be at least {least}, got {value}")
 
