@@ -215,3 +215,40 @@ def sensitivity(trials: Table) -> list[Row]:
         counts = {"settings": len(values), "complete": len(means), "within_10_percent": near}
         rows.append({"optimizer": name, **counts, "share": near / len(values), "best": best})
     return rows
+
+
+def statistics_notes(
+    rows: Table,
+    reference: str,
+    *,
+    higher_is_better: bool = False,
+    confidence: float = 0.95,
+    resamples: int = 10_000,
+) -> list[str]:
+    """Sentences that say how `rows`, of `summary_rows` with the same arguments, and the other tables were made."""
+    pairs = max((row["pairs"] for row in rows if row["optimizer"] != reference), default=0)
+    tests = sum(row["p"] is not None for row in rows)
+    worst = "-inf" if higher_is_better else "+inf"
+    notes = [
+        "Within a seed all optimizers have the same initial weights, batches and points of evaluation, so runs are "
+        "compared in pairs of equal seed. std has n - 1 in the divisor.",
+        f"{100 * confidence:g} % interval of the mean: bootstrap over seeds, BCa (Efron 1987), {resamples:,} "
+        "resamples; none for fewer than 3 runs. With few seeds it is too narrow: at a nominal 95 % it held "
+        "the mean of lognormal losses (sigma 0.3) in 83 % of 2,000 simulations with 5 seeds, 89 % with 10, 93 % with 20.",
+        f"Ratio to {reference}: geometric mean over the pairs, the interval from a bootstrap of the log ratios.",
+        "p: exact two-sided Wilcoxon signed-rank test of the log differences over the pairs (plain differences where a "
+        f"value is not positive). p (Holm): corrected for the number of optimizers tested ({tests}).",
+        f"A run that diverged or failed is never dropped: it counts as the worst value there is ({worst}). Then mean, "
+        "interval and ratio are left empty; median, range and test take it in, as the largest difference of its pair "
+        "(none where both runs ended so).",
+        "Steps and seconds to a target: median and range over the runs that reached it; where some did not, the median "
+        "flatters. Times of a step: the optimizers take turns, ratios are within one turn, then median and quartiles.",
+        "Within 10 %: settings whose mean objective over all tuning seeds is within 10 % of the best found. A "
+        "setting that diverged, failed or was pruned with any seed does not count.",
+    ]
+    if tests:
+        smallest = 2.0 ** (1 - pairs)
+        notes.insert(
+            4, f"With {pairs} pairs p cannot be below {smallest:.2g}, the smallest p (Holm) not below {tests} x that."
+        )
+    return notes
