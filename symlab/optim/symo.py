@@ -231,7 +231,7 @@ class SymO(Optimizer):
             return self._plans  # torch's own loader names this mistake
         plans = []
         for group, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            missing = [key for key in self.defaults if key not in saved]
+            missing = [key for key in group if key not in saved and key != "param_names"]
             if missing:
                 raise ValueError(f"the saved state has no {missing[0]}: it is that of another optimizer")
             check_hyperparameters(saved, after_schedule=True)
