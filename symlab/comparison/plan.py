@@ -135,6 +135,9 @@ def _check_spaces(plan: Plan) -> None:
         if unknown:
             raise BadInput(f"optimizers.{label}._tune_.{unknown[0]}: the optimizer has no key {unknown[0]}")
         if not space.dimensions:
-            raise BadInput(f"optimizers.{label} declares no _tune_: add one, e.g. "
-                           f"'+optimizers.{label}._tune_.lr={{low: 1e-3, high: 1, scale: log}}', or trials=0")  # fmt: skip
+            example = "{low: 1e-3, high: 1, scale: log}"
+            raise BadInput(
+                f"optimizers.{label} declares no _tune_: add one, e.g. '+optimizers.{label}._tune_.lr={example}', "
+                "or trials=0"
+            )
         round_counts(plan.trials, len(plan.schedules_for(label)), plan.rounds)

@@ -234,7 +234,8 @@ def statistics_notes(
         "compared in pairs of equal seed. std has n - 1 in the divisor.",
         f"{100 * confidence:g} % interval of the mean: bootstrap over seeds, BCa (Efron 1987), {resamples:,} "
         "resamples; none for fewer than 3 runs. With few seeds it is too narrow: at a nominal 95 % it held "
-        "the mean of lognormal losses (sigma 0.3) in 83 % of 2,000 simulations with 5 seeds, 89 % with 10, 93 % with 20.",
+        "the mean of lognormal losses (sigma 0.3) in 83 % of 2,000 simulations with 5 seeds, 89 % with 10, 93 % with "
+        "20.",
         f"Ratio to {reference}: geometric mean over the pairs, the interval from a bootstrap of the log ratios.",
         "p: exact two-sided Wilcoxon signed-rank test of the log differences over the pairs (plain differences where a "
         f"value is not positive). p (Holm): corrected for the number of optimizers tested ({tests}).",

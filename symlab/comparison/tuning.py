@@ -22,7 +22,6 @@ from symlab.training.factories import name_of
 
 Objective = Literal["validation_loss", "validation_accuracy", "train_loss"]
 COLUMNS = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}
-NEAR_BEST = 1.1
 Row = Mapping[str, Any]
 Point = dict[str, Any]
 
@@ -184,10 +183,8 @@ class Tuner:
         """The row of tuned.csv."""
         found = self.best()
         every = [(family, setting) for family in self.families for setting in family.settings]
-        values = [setting.value(family.seeds) for family, setting in every]
         statuses = [_status(setting) for _, setting in every]
         best = None if found is None else found[1].value(found[0].seeds)
-        near = sum(best is not None and value is not None and value <= NEAR_BEST * best for value in values)
         settings = {} if found is None else {**found[1].point, SCHEDULE: name_of(found[0].template.schedule)}
         return {
             "optimizer": self.label,
@@ -196,7 +193,6 @@ class Tuner:
             "trials": len(every),
             "runs": sum(len(setting.results) for _, setting in every),
             **{name: statuses.count(name) for name in ("diverged", "failed", "pruned")},
-            "within_10_percent": near,
             "edges": ",".join(found[0].edges()) if found is not None else "",
         }
 

@@ -5,10 +5,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from symlab.comparison.content import Setting
 from symlab.comparison.cost import memory, step_costs
 from symlab.comparison.ledger import CURVES, RESULTS, TRIALS, Ledger
 from symlab.comparison.numbers import names
-from symlab.comparison.outcome import Measured, Setting, conclude
+from symlab.comparison.outcome import Measured, conclude
 from symlab.comparison.plan import Plan, check_plan, evaluation_interval
 from symlab.comparison.run_trial import TrialRunner
 from symlab.comparison.session import Session

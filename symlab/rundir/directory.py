@@ -1,7 +1,7 @@
 """The run directory itself.
 
 Layout: config.yaml (resolved) overrides.yaml environment.json metrics.csv summary.json log.txt FAILED
-figures/<name>.png|pdf arrays/<name>.npz checkpoints/<name>.pt .lock
+figures/<name>.png|pdf arrays/<name>.npz checkpoints/<name>.pt report.md report.html .lock
 """
 
 from __future__ import annotations
@@ -303,6 +303,23 @@ class RunDir:
             files.write_bytes(path, buffer.getvalue())
             paths.append(path)
         return paths
+
+    def save_report(self, name: str, text: str) -> Path:
+        """The file <name> beside the tables, e.g. report.md, written atomically; returns its path."""
+        path = self.path / checked_name(name)
+        files.write_text(path, text)
+        return path
+
+    def save_report(self, name: str, text: str) -> Path:
+        """<name>, a report for people that ends in .md or .html, written whole or not at all; returns its path.
+
+        Raises ValueError for another ending.
+        """
+        if not checked_name(name).endswith((".md", ".html")):
+            raise ValueError(f"a report's name ends in .md or .html, got {name!r}")
+        path = self.path / name
+        files.write_text(path, text)
+        return path
 
     @contextmanager
     def claimed(self) -> Iterator[RunDir]:

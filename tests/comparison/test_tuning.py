@@ -105,13 +105,6 @@ def test_all_diverged_leaves_no_best():
     assert json.loads(tuner.summary()["settings"]) == {}
 
 
-def test_within_ten_percent_of_the_best():
-    found = family(trials=8, rounds=1)
-    spend(found, lambda lr, seed: result(1.0 if lr < 0.01 else 1.05 if lr < 0.1 else 2.0))
-    expected = sum(s.point["lr"] < 0.1 for s in found.settings)
-    assert Tuner("descent", [found]).summary()["within_10_percent"] == expected
-
-
 class Pruner(Sampler):
     """Gives up whatever has a rate above 0.5."""
 
