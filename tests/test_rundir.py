@@ -421,6 +421,17 @@ def test_figures_are_saved_as_png_and_pdf(run: RunDir) -> None:
     assert sorted(path.name for path in (run.path / "figures").iterdir()) == ["loss.pdf", "loss.png"]
 
 
+def test_a_report_replaces_the_one_before_and_nothing_else(run: RunDir) -> None:
+    run.save_report("report.md", "old, and longer than the new one")
+    path = run.save_report("report.md", "Größe: 3 ± 1\n")
+    assert path == run.path / "report.md"
+    assert path.read_text(encoding="utf-8") == "Größe: 3 ± 1\n"
+    assert [item.name for item in run.path.iterdir() if "report" in item.name] == ["report.md"]
+    for name in ("config.yaml", "../report.md", "summary.json", ".md"):
+        with pytest.raises(ValueError, match="name"):
+            run.save_report(name, "x")
+
+
 def test_neither_torch_nor_pandas_is_needed_to_read_a_run(run: RunDir) -> None:
     run.append_rows([{"step": 0, "loss": 0.5}])
     code = (

@@ -64,7 +64,7 @@ def plot(
 
     Raises BadInput when no run is found or none is left to draw.
     """
-    sources, empty = _read(_run_paths(runs))
+    sources, empty = _read(run_paths(runs))
     drawn = [source for source in sources if source.completed or include_unfinished]
     left_out = [source for source in sources if not (source.completed or include_unfinished)]
     _report(drawn, left_out, empty)
@@ -115,7 +115,7 @@ def _figures(
     return paths
 
 
-def _run_paths(runs: list[Path] | Path) -> list[Path]:
+def run_paths(runs: list[Path] | Path) -> list[Path]:
     """Directories with a config.yaml, in order of their names; each once.
 
     Raises BadInput, naming the pattern, when one of them matches no run.

@@ -29,13 +29,13 @@ def performance_profile(
     """rho(tau) = share of the tasks with cost(optimizer, task) <= tau min over optimizers of cost(., task).
 
     Dolan and More, Mathematical Programming 91 (2002); tau on a logarithmic axis. `table`: one row per optimizer and
-    task with optimizer, task, cost (positive, smaller is better; empty or infinite: not solved). At tau = 1 a line
+    task with optimizer, task, cost (not negative, smaller is better; empty or infinite: not solved, nor is a task without
+    a row for that optimizer). Tasks with a cost of 0 are left out: they were solved at the start. At tau = 1 a line
     starts at the share of tasks on which that optimizer is the best (ties count for both); it ends at the share that
     it solved at all, which the legend counts. Tasks that nobody solved stay in the divisor. `cost` names what the cost
     is, on the axis. `references` are not drawn: these axes hold no loss.
 
-    Raises ValueError for an empty table, a missing column, two rows or none for an optimizer and a task, or a cost that
-    is not positive.
+    Raises ValueError for an empty table, a missing column, two rows for an optimizer and a task, or a negative cost.
     """
     ratios = ratios_to_best(table)
     finite = ratios.to_numpy()[np.isfinite(ratios.to_numpy())]
@@ -74,14 +74,12 @@ def ratios_to_best(table: pd.DataFrame) -> pd.DataFrame:
         first = table[table.duplicated(["optimizer", "task"])].iloc[0]
         raise ValueError(f"two rows for optimizer {first['optimizer']} and task {first['task']}: one is needed")
     costs = pd.to_numeric(table["cost"]).astype(float).fillna(np.inf)
-    if not (costs > 0).all():
-        row = table[~(costs > 0)].iloc[0]
-        raise ValueError(f"a cost must be positive, got {row['cost']} for {row['optimizer']} and task {row['task']}")
-    wide = table.assign(cost=costs).pivot(index="task", columns="optimizer", values="cost")
-    if wide.isna().to_numpy().any():
-        task, name = next((task, name) for name in wide for task in wide.index if np.isnan(wide.loc[task, name]))
-        raise ValueError(f"no row for optimizer {name} and task {task}: an unsolved task has a row with an empty cost")
+    if (costs < 0).any():
+        row = table[costs < 0].iloc[0]
+        raise ValueError(f"a cost is not negative, got {row['cost']} for {row['optimizer']} and task {row['task']}")
+    wide = table.assign(cost=costs).pivot(index="task", columns="optimizer", values="cost").fillna(np.inf)
     wide = wide[list(dict.fromkeys(table["optimizer"]))]
+    wide = wide[(wide > 0).all(axis=1)]
     best = wide.min(axis=1)
     return wide.div(best.where(np.isfinite(best), 1.0), axis=0)
 
@@ -90,4 +88,4 @@ def steps_of(ratios: np.ndarray, end: float) -> tuple[np.ndarray, np.ndarray]:
     """tau and the share of `ratios` that are <= tau, from tau = 1 to `end`: the corners of the step line."""
     solved = np.sort(ratios[np.isfinite(ratios)])
     tau = np.unique(np.concatenate([[1.0], solved, [end]]))
-    return tau, np.searchsorted(solved, tau, side="right") / len(ratios)
+    return tau, np.searchsorted(solved, tau, side="right") / max(len(ratios), 1)

@@ -305,12 +305,6 @@ class RunDir:
         return paths
 
     def save_report(self, name: str, text: str) -> Path:
-        """The file <name> beside the tables, e.g. report.md, written atomically; returns its path."""
-        path = self.path / checked_name(name)
-        files.write_text(path, text)
-        return path
-
-    def save_report(self, name: str, text: str) -> Path:
         """<name>, a report for people that ends in .md or .html, written whole or not at all; returns its path.
 
         Raises ValueError for another ending.

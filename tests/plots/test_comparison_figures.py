@@ -174,6 +174,15 @@ def test_profile_by_hand():
     saved(figure)
 
 
+def test_profile_leaves_out_what_was_solved_at_the_start_and_counts_a_missing_row_as_unsolved():
+    ratios = ratios_to_best(costs(a=[0.0, 2.0, 3.0], b=[0.0, 4.0]))
+    np.testing.assert_allclose(ratios["a"], [1, 1])
+    np.testing.assert_allclose(ratios["b"], [2, np.inf])
+    figure = performance_profile(costs(a=[0.0], b=[0.0]), {}, title="all at the start")
+    assert legend_labels(figure) == ["a: solved 0 of 0", "b: solved 0 of 0"]
+    saved(figure)
+
+
 def test_profile_where_nothing_was_solved():
     figure = performance_profile(costs(a=[None, np.inf], b=[None, None]), {}, title="none")
     assert legend_labels(figure) == ["a: solved 0 of 2", "b: solved 0 of 2"]
@@ -185,8 +194,7 @@ def test_profile_where_nothing_was_solved():
     ("table", "words"),
     [
         (pd.concat([costs(a=[1.0]), costs(a=[1.0])]), "two rows for optimizer a and task 0"),
-        (costs(a=[0.0]), "a cost must be positive, got 0"),
-        (costs(a=[1.0, 2.0], b=[1.0]), "no row for optimizer b and task 1"),
+        (costs(a=[-1.0]), "a cost is not negative, got -1"),
     ],
 )
 def test_profile_refuses_tables_that_would_mislead(table, words):
