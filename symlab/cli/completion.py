@@ -36,6 +36,13 @@ def complete_job(line: str) -> list[str]:
     return [name for name in names if name.startswith(typed)]
 
 
+def without_spaces(candidates: str) -> str:
+    """Hydra's candidates, by blanks or line breaks, without the ranges for a search."""
+    separator = "\n" if "\n" in candidates.strip() else " "
+    kept = [word for word in candidates.strip().split(separator) if "._tune_" not in word]
+    return separator.join(kept) + "\n"
+
+
 def line_being_typed() -> str:
     """COMP_LINE up to the cursor."""
     line = os.environ.get("COMP_LINE", "")

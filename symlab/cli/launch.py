@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shlex
 import sys
@@ -17,12 +18,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from symlab.cli import families, resume, sweep, validation
 from symlab.cli.arguments import Arguments, override_text, pasteable
+from symlab.cli.completion import without_spaces
 from symlab.cli.compose import compose, config_sources, expand, is_group, parse, resolved, translated
 from symlab.cli.help import job_help
 from symlab.cli.listing import config_dir
 from symlab.cli.safety import check_hydra_node
 from symlab.cli.signals import Stopped
 from symlab.cli.task import Task
+from symlab.cli.validation import SEARCH, SPACE
 from symlab.rundir import BadInput, RunDir
 from symlab.rundir.outcome import COMPLETED
 
@@ -147,10 +150,16 @@ def _sweep(
 def hydra_completion(job: str, overrides: Sequence[str], line: str | None) -> int:
     """Hydra's completion of a line without its job word, or its script for a shell (`line` None)."""
     environment: Any = {} if line is None else {"COMP_LINE": line}
-    with config_sources(job, None, None), contextlib.suppress(SystemExit):
+    arguments = Arguments(job, (), False, False, False, (), True, None, None)
+    said = io.StringIO()
+    with config_sources(job, None, None), contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):
         os.environ.update(environment)
-        arguments = Arguments(job, (), False, False, False, (), True, None, None)
         _run_hydra(Task(job, ""), arguments, ["--shell-completion"], list(overrides))
+    text = said.getvalue()
+    if line is not None and SPACE in text and SPACE not in line:
+        with config_sources(job, None, None):
+            text = text if SEARCH in compose(job, None, []) else without_spaces(text)
+    print(text, end="")
     return COMPLETED
 
 

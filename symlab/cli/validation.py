@@ -15,7 +15,7 @@ from typing import Any
 
 from symlab.cli import names
 from symlab.cli.arguments import value_text
-from symlab.cli.conversion import convert
+from symlab.cli.conversion import convert, describe
 from symlab.cli.listing import nearest
 from symlab.rundir import BadInput
 
@@ -118,34 +118,49 @@ def _bind_group(group: str, node: Mapping[str, Any], cwd: Path) -> tuple[Factory
         else:
             raise BadInput(_unknown(f"{group}.{key}", value, function.__name__, parameters))
     saved = {"_target_": node["_target_"]} | {key: plain(value) for key, value in keywords.items()}
-    space = node.get(SPACE)
-    if space is not None:
-        _check_space(f"{group}.{SPACE}", space, function.__name__, parameters, open_ended, cwd)
+    space = _space(f"{group}.{SPACE}", node.get(SPACE) or {}, function.__name__, parameters, open_ended, cwd)
+    if space:
         saved[SPACE] = space
-    return Factory(group, function, keywords, space or {}), saved
+    return Factory(group, function, keywords, space), saved
 
 
-def _check_space(
-    group: str, space: Any, owner: str, parameters: Mapping[str, inspect.Parameter], open_ended: bool, cwd: Path
-) -> None:
-    """A search may vary what the function takes, within values that it takes; the search reads the rest.
+def _space(
+    group: str, node: Any, owner: str, parameters: Mapping[str, inspect.Parameter], open_ended: bool, cwd: Path
+) -> dict[str, Any]:
+    """What a search may vary, without what is null: keys that the function has, values of the kind that it takes.
 
-    Raises BadInput, naming the key.
+    The rest is for the search to check. Raises BadInput, naming the key.
     """
-    if not isinstance(space, dict):
-        raise BadInput(f"{group}={value_text(space)}: expected a mapping from keys to their ranges, or null")
-    for key, entry in space.items():
+    if not isinstance(node, dict):
+        raise BadInput(f"{group}={value_text(node)}: expected a mapping from keys to their ranges, or null")
+    space = {}
+    for key, entry in node.items():
         if key not in parameters and not open_ended:
             raise BadInput(_unknown(f"{group}.{key}", entry, owner, parameters))
+        if entry is None:
+            continue
         if not isinstance(entry, dict):
             expected = "expected {low: ..., high: ..., scale: ...} or {choices: [...]}"
             raise BadInput(f"{group}.{key}={value_text(entry)}: {expected}")
+        space[key] = {name: value for name, value in entry.items() if value is not None}
         annotation = parameters[key].annotation if key in parameters else Any
-        ends = {name: float(entry[name]) for name in ("low", "high") if type(entry.get(name)) in (int, float)}
         choices = entry.get("choices")
-        listed = {f"choices[{place}]": choice for place, choice in enumerate(choices if type(choices) is list else [])}
-        for name, value in {**ends, **listed}.items():
-            convert(f"{group}.{key}.{name}", value, annotation, cwd)
+        for place, choice in enumerate(choices if isinstance(choices, list) else []):
+            convert(f"{group}.{key}.choices[{place}]", choice, annotation, cwd)
+        if "low" in space[key]:
+            _check_takes_decimals(f"{group}.{key}", annotation, cwd)
+    return space
+
+
+def _check_takes_decimals(key: str, annotation: Any, cwd: Path) -> None:
+    """A range holds all numbers between its ends."""
+    try:
+        convert(key, 0.5, annotation, cwd)
+    except BadInput:
+        wanted = describe(annotation)
+        raise BadInput(
+            f"{key}: a range gives decimal numbers, this key takes {wanted}: use {{choices: [...]}}"
+        ) from None
 
 
 def without_space(node: Mapping[str, Any]) -> dict[str, Any]:
