@@ -5,7 +5,8 @@ Legend: B  rows;  T  positions per row (see `kfac_layers`);  a [D]  input of a l
 V [O, D]  gradient of the mean loss in (weight, bias).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ from symlab.optim.damped_roots import damped_roots, factored_damping, solve
 from symlab.optim.guarded import Guarded, named, named_parameters
 from symlab.optim.kfac_layers import Factors, Layer, check_factors, factors_of, find_layers, recorded, renew
 from symlab.optim.label_scores import LabelScores
+
+Solver = Callable[[Tensor], Tensor]
+"""right [n, m] -> M^-1 right."""
 
 
 class KFAC(Guarded):
@@ -115,10 +119,9 @@ class KFAC(Guarded):
         settings = self.param_groups[0]
         if not self._layers or self._steps % settings["factors_every"]:
             return
-        work = torch.promote_types(self._layers[0].module.weight.dtype, torch.float32)
-        with torch.enable_grad(), recorded(self._layers, work) as calls:
+        with torch.enable_grad(), recorded(self._layers, self._work_dtype) as calls:
             outputs = self._model(inputs)  # [B, C]
-        f = outputs.detach().to(work)
+        f = outputs.detach().to(self._work_dtype)
         scores, samples = self._scores_for(loss, f, targets), settings["samples"]
         if samples is None:
             self._pending = factors_of(self._layers, calls, outputs, scores.exact(f), f.shape[1])
@@ -134,6 +137,10 @@ class KFAC(Guarded):
         if self._scores is None or self._scores[0] is not loss or self._scores[1] != C:
             self._scores = (loss, C, LabelScores.of(loss, outputs, targets))
         return self._scores[2]
+
+    @property
+    def _work_dtype(self) -> torch.dtype:
+        return torch.promote_types(self._layers[0].module.weight.dtype, torch.float32)
 
     @property
     def _steps(self) -> int:
@@ -153,45 +160,56 @@ class KFAC(Guarded):
                 state["observations"] = state.get("observations", 0) + 1
         ready = [layer for layer in self._layers if layer.module.weight.grad is not None]
         ready = [layer for layer in ready if "input_factor" in self.state.get(layer.module.weight, {})]
-        directions = self._directions(ready, self._roots(ready, step))
+        directions = self._directions(ready, self._solvers(ready, step))
         untouched = {p for layer in self._layers if layer not in ready for p in layer.parameters}
         for group in self.param_groups:
             self._move(group, directions, untouched)
         self.state[self.param_groups[0]["params"][0]]["step"] = step + 1
         self._pending = None
 
-    def _roots(self, layers: Sequence[Layer], step: int) -> dict[Layer, tuple[Tensor, Tensor]]:
-        """Lower roots of the damped factors of each layer, new ones where they are due."""
+    def _solvers(self, layers: Sequence[Layer], step: int) -> dict[Layer, tuple[Solver, Solver]]:
+        """Products with (A + d I)^-1 and (G + d I)^-1 of each layer; inverses are kept where that saves renewals."""
         settings, fresh = self.param_groups[0], self._pending or {}
-        renewed: list[Layer] = []
+        keep = settings["inverses_every"] > 1 or settings["factors_every"] > 1
+        due = [
+            layer
+            for layer in layers
+            if "input_inverse" not in self.state[layer.module.weight]
+            or (layer.weight in fresh and step % settings["inverses_every"] == 0)
+        ]
+        roots = damped_roots(*self._damped(due))
+        solvers: dict[Layer, tuple[Solver, Solver]] = {}
+        for layer, pair in zip(due, zip(roots[::2], roots[1::2], strict=True), strict=True):
+            solvers[layer] = (partial(solve, pair[0]), partial(solve, pair[1]))
+            if keep:
+                inverses = [torch.cholesky_inverse(root) for root in pair]
+                self.state[layer.module.weight].update(input_inverse=inverses[0], output_inverse=inverses[1])
+        if keep:
+            states = {layer: self.state[layer.module.weight] for layer in layers}
+            return {layer: (state["input_inverse"].mm, state["output_inverse"].mm) for layer, state in states.items()}
+        return solvers
+
+    def _damped(self, layers: Sequence[Layer]) -> tuple[list[Tensor], list[Tensor]]:
+        """A, G of each layer, with their bias correction, and their dampings."""
+        settings = self.param_groups[0]
         matrices: list[Tensor] = []
         dampings: list[Tensor] = []
         for layer in layers:
             state = self.state[layer.module.weight]
-            if "input_root" in state and (step % settings["inverses_every"] or layer.weight not in fresh):
-                continue
             scale = 1 - settings["beta"] ** state["observations"]
             inputs, outputs = state["input_factor"] / scale, state["output_factor"] / scale
-            renewed.append(layer)
             matrices += [inputs, outputs]
             dampings += factored_damping(inputs, outputs, settings["damping"], settings["pi"])
-        roots = damped_roots(matrices, dampings)
-        found = dict(zip(renewed, zip(roots[::2], roots[1::2], strict=True), strict=True))
-        if settings["inverses_every"] > 1 or settings["factors_every"] > 1:
-            for layer, (input_root, output_root) in found.items():
-                self.state[layer.module.weight].update(input_root=input_root, output_root=output_root)
-            states = {layer: self.state[layer.module.weight] for layer in layers}
-            found = {layer: (state["input_root"], state["output_root"]) for layer, state in states.items()}
-        return found
+        return matrices, dampings
 
-    def _directions(self, layers: Sequence[Layer], roots: dict[Layer, tuple[Tensor, Tensor]]) -> dict[Tensor, Tensor]:
+    def _directions(self, layers: Sequence[Layer], solvers: dict[Layer, tuple[Solver, Solver]]) -> dict[Tensor, Tensor]:
         """The preconditioned gradient of each weight and bias, clipped."""
         settings = self.param_groups[0]
-        gradients = {layer: layer.gradient(roots[layer][0].dtype) for layer in layers}  # [O, D]
+        gradients = {layer: layer.gradient(self._work_dtype) for layer in layers}  # [O, D]
         updates = {}
         for layer, v in gradients.items():
-            input_root, output_root = roots[layer]
-            updates[layer] = solve(input_root, solve(output_root, v).mT).mT  # [O, D]
+            of_inputs, of_outputs = solvers[layer]
+            updates[layer] = of_inputs(of_outputs(v).mT).mT  # [O, D]
         if settings["kl_clip"] is not None and updates:
             size = torch.stack([(updates[layer] * v).sum() for layer, v in gradients.items()]).sum()
             most = settings["kl_clip"] / max(settings["lr"], 1e-30) ** 2

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.nn import functional
+
+from symlab.optim.patch_squares import patch_squares
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +56,7 @@ class Layer:
         """Sum over rows and positions of a a^T [D, D], not divided, and the number B T of terms."""
         x = inputs.to(dtype)
         if isinstance(self.module, nn.Conv2d):
-            x = patches(self.module, x)  # [B, D, T]
-            return self._with_bias(sum_of_squares(x), x.sum((0, 2)), len(x) * x.shape[2])
+            return self._with_bias(*patch_squares(self.module, x))
         x = x.reshape(-1, x.shape[-1])  # [B T, D]
         return self._with_bias(x.mT @ x, x.sum(0), len(x))
 
@@ -82,26 +82,6 @@ def sum_of_squares(x: Tensor) -> Tensor:
     """Sum over b of x_b x_b^T [n, n], from x [B, n, T]."""
     flat = x.transpose(0, 1).reshape(x.shape[1], -1)  # [n, B T]
     return flat @ flat.mT
-
-
-def patches(module: nn.Conv2d, x: Tensor) -> Tensor:
-    """The inputs [B, in x kernel height x kernel width, T] that each position of a convolution's output sees."""
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    padded = functional.pad(x, padding_of(module), mode=mode) if any(padding_of(module)) else x
-    return functional.unfold(padded, module.kernel_size, dilation=module.dilation, stride=module.stride)
-
-
-def padding_of(module: nn.Conv2d) -> list[int]:
-    """[left, right, top, bottom] as numbers."""
-    if isinstance(module.padding, str):
-        totals = [
-            d * (k - 1) if module.padding == "same" else 0
-            for d, k in zip(module.dilation, module.kernel_size, strict=True)
-        ]
-        pairs = [(total // 2, total - total // 2) for total in totals]
-    else:
-        pairs = [(int(p), int(p)) for p in module.padding]
-    return [*pairs[1], *pairs[0]]
 
 
 NO_LAYER = "not of a linear or convolution layer"

@@ -133,6 +133,10 @@ def test_factors_scale_with_the_loss(factor, loss):
 CONVOLUTIONS = {
     "plain": {"kernel_size": 3},
     "stride, padding": {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 2)},
+    "1 x 1": {"kernel_size": 1, "stride": (1, 2)},
+    "5 x 5": {"kernel_size": 5, "padding": 2},
+    "5 x 4, windows apart": {"kernel_size": (5, 4)},
+    "horizontal stride, dilated": {"kernel_size": 3, "stride": (1, 2), "dilation": (2, 1), "padding": (2, 1)},
     "dilation": {"kernel_size": 2, "dilation": (2, 3), "padding": 1, "bias": False},
     "same": {"kernel_size": (2, 3), "padding": "same"},
     "valid, circular": {"kernel_size": 2, "padding": "valid", "padding_mode": "circular"},
