@@ -17,6 +17,7 @@ Row = Mapping[str, Any]
 Cells = dict[str, str]
 NOTHING = "–"
 DIGITS = 3
+WORDS = {"e", "of", "to", "lost", "diverged", "failed", "pruned"}  # that stand beside numbers
 PLAIN = (1e-3, 1e5)  # numbers outside have an exponent
 
 
@@ -78,7 +79,7 @@ def tuning_table(tuned: Sequence[Row]) -> list[Cells]:
             "objective": number(row["value"]),
             "trials": _trials(row),
             "within 10 % of the best": number(row["within_10_percent"]),
-            "at an edge": f"EDGE: {row['edges']}" if row["edges"] else "no",
+            "at an edge": f"EDGE: {row['edges'].replace(',', ', ')}" if row["edges"] else "no",
         }
         for row in tuned
     ]
@@ -243,8 +244,13 @@ def escaped(text: str) -> str:
 
 
 def _numeric_columns(rows: Sequence[Row], columns: Sequence[str]) -> list[bool]:
-    """Whether every cell of a column starts like a number (or stands for none)."""
-    return [all(re.match(r"(≤ )?[-(\[]?[\d∞]|–|lost", str(row.get(column, ""))) for row in rows) for column in columns]
+    """Whether every cell of a column is a number, with what belongs to one, or stands for none."""
+    return [all(_is_numeric(str(row.get(column, ""))) for row in rows) for column in columns]
+
+
+def _is_numeric(cell: str) -> bool:
+    words = re.findall(r"[^\W\d_]+", cell)
+    return cell == NOTHING or (bool(re.match(r"\W*\d|∞|-∞", cell)) and set(words) <= WORDS) or cell == "lost"
 
 
 def _width(text: str) -> int:

@@ -29,7 +29,7 @@ def performance_profile(
     """rho(tau) = share of the tasks with cost(optimizer, task) <= tau min over optimizers of cost(., task).
 
     Dolan and More, Mathematical Programming 91 (2002); tau on a logarithmic axis. `table`: one row per optimizer and
-    task with optimizer, task, cost (not negative, smaller is better; empty or infinite: not solved, nor is a task without
+    task with optimizer, task, cost (not negative, smaller is better; empty or infinite: not solved, nor is one without
     a row for that optimizer). Tasks with a cost of 0 are left out: they were solved at the start. At tau = 1 a line
     starts at the share of tasks on which that optimizer is the best (ties count for both); it ends at the share that
     it solved at all, which the legend counts. Tasks that nobody solved stay in the divisor. `cost` names what the cost

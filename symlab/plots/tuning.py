@@ -51,10 +51,8 @@ def tuning(
     """
     need_columns(trials, ["optimizer", "seed", "settings", "status", "value"], "compare")
     tables = {str(name): settings_table(part) for name, part in trials.groupby("optimizer", sort=False)}
-    schedules = list(
-        dict.fromkeys(s.get(SCHEDULE) for t in tables.values() for s in t["settings"] if s.get(SCHEDULE) is not None)
-    )
-    shapes = {name: SHAPES[index % len(SHAPES)] for index, name in enumerate(schedules)}
+    schedules = dict.fromkeys(json.loads(text).get(SCHEDULE) for text in trials["settings"])
+    shapes = {name: SHAPES[index % len(SHAPES)] for index, name in enumerate(schedules) if name is not None}
     handles = _handles(shapes, tables.values())
     figure, grid = _panels(title, handles, len(tables), width_in, height_in)
     for axes, (name, table) in zip(grid, tables.items(), strict=False):
@@ -173,9 +171,10 @@ def _draw_points(
         )
     drawn = np.isfinite(relative)
     schedules = np.array([str(setting.get(SCHEDULE)) for setting in table["settings"]])
-    for index in np.flatnonzero(drawn):  # the best last: one by one, for a scatter has one shape
+    for schedule in reversed(dict.fromkeys(schedules[drawn][::-1])):  # that of the best setting last, on top
+        own = drawn & (schedules == schedule)  # worst first
         axes.scatter(
-            x[index], y[index], c=[relative[index]], s=size, marker=shapes.get(schedules[index], "o"), cmap=MAP,
+            x[own], y[own], c=relative[own], s=size, marker=shapes.get(schedule, "o"), cmap=MAP,
             norm=LogNorm(1, FARTHEST, clip=True), edgecolors="white", linewidths=0.2, zorder=3, clip_on=False,
         )  # fmt: skip
     if drawn.any():

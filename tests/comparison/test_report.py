@@ -189,6 +189,23 @@ def test_markdown_table_is_aligned():
     assert markdown_table([]) == html_table([]) == ""
 
 
+@pytest.mark.parametrize(
+    ("cells", "numeric"),
+    [
+        (["0.5", "–", "-1.5e-7", "∞"], True),
+        (["(3.2 ± 1.2)e-7", "[0.1, 2]", "lost"], True),
+        (["10", "3 of 10 diverged", "≤ 0.0001", "0.01 to 0.02", "50 (3 diverged, 2 pruned)"], True),
+        (["0.5", "1.3 x linear least squares"], False),
+        (["EDGE: lr", "no"], False),
+        (["lr=0.1"], False),
+    ],
+)
+def test_columns_of_numbers_stand_to_the_right(cells, numeric):
+    table = markdown_table([{"name": cell} for cell in cells])
+    assert table.splitlines()[1].endswith(":" + " |") == numeric
+    assert ('<td class="number">' in html_table([{"name": cell} for cell in cells])) == numeric
+
+
 # ---- digits
 
 
@@ -258,11 +275,11 @@ def test_other_tables():
     (row,) = tuning_table(
         [
             {"optimizer": "gd", "settings": '{"lr": 0.123456, "schedule": "cosine"}', "value": 0.01, "trials": 50}
-            | {"diverged": 3, "failed": 0, "pruned": 2, "within_10_percent": 4, "edges": "lr"}
+            | {"diverged": 3, "failed": 0, "pruned": 2, "within_10_percent": 4, "edges": "lr,beta"}
         ]
     )
     assert row["best settings"] == "lr=0.1235, schedule=cosine"
-    assert (row["trials"], row["at an edge"]) == ("50 (3 diverged, 2 pruned)", "EDGE: lr")
+    assert (row["trials"], row["at an edge"]) == ("50 (3 diverged, 2 pruned)", "EDGE: lr, beta")
     cost = {"optimizer": "gd", "step_ms": 1.5, "update_ms": 0.25, "state_mib": 0.0, "peak_mib": None}
     for kind in ("step", "update"):
         cost |= {f"{kind}_ratio": 2.0, f"{kind}_ratio_low": 1.5, f"{kind}_ratio_high": 2.5}

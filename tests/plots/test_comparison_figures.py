@@ -114,7 +114,7 @@ def test_tuning_has_a_panel_per_optimizer_with_the_best_ringed_and_the_lost_cros
     assert (0.0, pytest.approx(-math.log10(0.5))) in drawn  # the diverged one
     assert legend_labels(figure) == ["cosine", "step", "diverged", "failed", "best"]
     assert saved(figure).startswith(b"\x89PNG")  # colours are set when it is drawn
-    best, worst = (to_hex(points.get_facecolor()[0]) for points in (adam.collections[-2], gd.collections[3]))
+    best, worst = to_hex(adam.collections[-2].get_facecolor()[-1]), to_hex(gd.collections[3].get_facecolor()[0])
     assert best == "#440154"  # the dark end of viridis: 1 x the best
     assert worst == "#fde725"  # the light end: 10 x the best
 
