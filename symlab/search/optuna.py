@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from symlab.search.sampler import Listed, Sampler, check_open, check_trials, point_key
 from symlab.search.space import Space
 
@@ -21,6 +23,9 @@ def optuna(space: Space, trials: int, seed: int, *, startup_trials: int = 10, pr
     same update (once `startup_trials` of them have been completed). A trial that was given up counts as worse than
     all that were completed, one that diverged as worse than any number. An empty space has the one point {}.
 
+    The same seed gives the same points if the same values come in the same batches (see `Sampler`). Which trials are
+    given up depends on what has been reported so far, so with several workers only `prune=False` is repeatable.
+
     Raises ImportError without the package optuna, ValueError for a number out of range.
     """
     check_trials(trials)
@@ -33,7 +38,8 @@ def optuna(space: Space, trials: int, seed: int, *, startup_trials: int = 10, pr
     except ImportError as error:
         raise ImportError("search optuna needs optuna: pip install 'symlab[optuna]'") from error
     library.logging.set_verbosity(library.logging.WARNING)
-    sampler = library.samplers.TPESampler(seed=seed, n_startup_trials=startup_trials)
+    short_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])  # of 32 bits, as optuna takes it
+    sampler = library.samplers.TPESampler(seed=short_seed, n_startup_trials=startup_trials)
     pruner = library.pruners.MedianPruner(n_startup_trials=startup_trials) if prune else library.pruners.NopPruner()
     study = library.create_study(direction="minimize", sampler=sampler, pruner=pruner)
     distributions = {

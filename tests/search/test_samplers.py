@@ -53,7 +53,7 @@ def test_every_search_stays_inside_and_within_the_budget(search: Any) -> None:
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_the_same_seed_gives_the_same_points(search: Any) -> None:
-    first, again, other = (everything(search(SPACE, 20, seed), batch=4) for seed in (3, 3, 4))
+    first, again, other = (everything(search(SPACE, 20, seed), batch=4) for seed in (2**62, 2**62, 4))
     assert first == again
     assert (first != other) == (search is not grid)
 
