@@ -50,6 +50,8 @@ SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
     "experiment=resnet_": ["model.width=4", "batch_size=20"],
     "benchmark_preact": ["data.size=8"],
+    "benchmark_all_mlp": ["model.hidden=[8,8]", "data.input_size=20"],
+    "benchmark_all_resnet18": ["data.size=8", "model.width=4"],
     "benchmark_curvature_resnet18": ["data.size=8", "model.width=4"],
     "_teachers": ["data_seeds=[0,1]"],
 }
@@ -66,7 +68,14 @@ FORMS = (
 )  # forms, and what needs own files
 EXTRAS = {"data=digits": "sklearn", "shampoo": "pytorch_optimizer", "benchmark": "pytorch_optimizer"}
 EXTRAS |= dict.fromkeys(
-    ("resnet_digits", "benchmark_preact", "benchmark_curvature_resnet18", "local_curvature_digits"), "sklearn"
+    (
+        "resnet_digits",
+        "benchmark_preact",
+        "benchmark_all_resnet18",
+        "benchmark_curvature_resnet18",
+        "local_curvature_digits",
+    ),
+    "sklearn",
 )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.training.build import build_model, build_optimizer, number_of_parameters
-from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory
+from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, UsesBatch
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.step_times import ratio, state_bytes, time_steps
@@ -29,8 +29,10 @@ def benchmark(
     optimizers: Mapping[str, OptimizerFactory],
     loss: Loss,
     reference: str | None = None,
+    rivals: Mapping[str, list[str]] | None = None,
     batch_size: int | None = None,
     repeats: int = 100,
+    limit_s: float | None = None,
     seed: int = 0,
     device: str = "auto",
     dtype: str = "float32",
@@ -40,20 +42,16 @@ def benchmark(
     """t(optimizer) / t(`reference`, None: the first), the median over `repeats` steps that take turns in one process.
 
     Every optimizer has its own copy of the model, from the same `seed`, and takes its steps on the same first
-    `batch_size` training rows (None: all). Prints and writes the table: the medians of a full step (forward, backward,
-    update) and of the update alone, in ms, their ratios to the reference with quartiles, the memory of the
-    optimizer's state. metrics.csv holds every single time.
+    `batch_size` training rows (None: all); one that has used `limit_s` seconds takes no more (`time_steps`). Prints and
+    writes the table: the medians of a full step (forward, backward, update) and of the update alone, in ms, the mean of
+    the update (over renewals that not every update makes), their ratios to the reference with quartiles, the number of
+    repeats, the memory of the optimizer's state. metrics.csv holds every single time.
+
+    `rivals`: optimizer -> others; its update's time over that of the cheapest of the others (by the mean) is added.
 
     Raises BadInput for values, devices and shapes that cannot work.
     """
-    if not optimizers:
-        raise BadInput("optimizers is empty: name at least one, e.g. +optimizer@optimizers.adam=adam")
-    if reference is not None and reference not in optimizers:
-        raise BadInput(f"reference={reference} is not one of the optimizers: {', '.join(optimizers)}")
-    if not repeats >= 2:
-        raise BadInput(f"repeats must be at least 2, got {repeats}")
-    if batch_size is not None and not batch_size >= 1:
-        raise BadInput(f"batch_size must be at least 1, got {batch_size}")
+    _check(optimizers, reference, rivals or {}, batch_size, repeats, limit_s)
     place, kind = find_device(device), find_dtype(dtype)
     with repeatable(seed, place, threads, deterministic=False):
         dataset = data().to(place, kind)
@@ -62,11 +60,12 @@ def benchmark(
         built = {name: build_optimizer(factory, models[name], inputs) for name, factory in optimizers.items()}
         threads_used = torch.get_num_threads()
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads_used, "seed": seed})
-        steps = time_steps(models, built, loss, inputs, targets, WARM_UP + repeats)
+        steps = time_steps(models, built, loss, inputs, targets, WARM_UP + repeats, limit_s=limit_s)
         rows = _counted(steps, (WARM_UP + repeats) * len(built), progress)
         run.append_rows(rows)
         compared = reference or next(iter(built))
-        table = [_figures(name, rows, compared, state_bytes(built[name])) for name in built]
+        table = [_figures(name, rows, compared, built[name]) for name in built]
+        races = [_race(name, others, rows) for name, others in (rivals or {}).items()]
         setting = {
             "data": dataset.name,
             "rows": len(inputs),
@@ -77,10 +76,38 @@ def benchmark(
             "repeats": repeats,
             "reference": compared,
         }
-    logger.info("%s\n%s", ", ".join(f"{key} {value}" for key, value in setting.items()), as_text(table, compared))
-    summary = {"status": "completed", **setting, "table": table}
+    lines = [", ".join(f"{key} {value}" for key, value in setting.items()), as_text(table, compared)]
+    logger.info("%s", "\n".join([*lines, *map(race_as_text, races)]))
+    summary = {"status": "completed", **setting, "table": table, "rivals": races}
     run.write_summary(summary)
     return Outcome("completed", 0, summary)
+
+
+def _check(
+    optimizers: Mapping[str, OptimizerFactory],
+    reference: str | None,
+    rivals: Mapping[str, list[str]],
+    batch_size: int | None,
+    repeats: int,
+    limit_s: float | None,
+) -> None:
+    if not optimizers:
+        raise BadInput("optimizers is empty: name at least one, e.g. +optimizer@optimizers.adam=adam")
+    named = [("reference", [reference] if reference is not None else []), ("rivals", [*rivals])]
+    named += [(f"rivals.{name}", others) for name, others in rivals.items()]
+    for key, names in named:
+        unknown = [name for name in names if name not in optimizers]
+        if unknown:
+            raise BadInput(f"{key}={unknown[0]} is not one of the optimizers: {', '.join(optimizers)}")
+    empty = [name for name, others in rivals.items() if not others]
+    if empty:
+        raise BadInput(f"rivals.{empty[0]} is empty: name the optimizers to compare its update with")
+    if not repeats >= 2:
+        raise BadInput(f"repeats must be at least 2, got {repeats}")
+    if batch_size is not None and not batch_size >= 1:
+        raise BadInput(f"batch_size must be at least 1, got {batch_size}")
+    if limit_s is not None and not limit_s > 0:
+        raise BadInput(f"limit_s must be positive, got {limit_s}")
 
 
 def _counted(steps: Iterable[dict[str, Any]], total: int, progress: bool) -> list[dict[str, Any]]:
@@ -94,32 +121,60 @@ def _counted(steps: Iterable[dict[str, Any]], total: int, progress: bool) -> lis
     return rows
 
 
-def _figures(name: str, rows: list[dict[str, Any]], reference: str, memory: int) -> dict[str, Any]:
+def _figures(name: str, rows: list[dict[str, Any]], reference: str, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     mine = [row for row in rows if row["optimizer"] == name]
     full, update = (ratio(rows, column, name, reference) for column in ("step_time_s", "update_time_s"))
     return {
         "optimizer": name,
         "step_ms": 1e3 * statistics.median(row["step_time_s"] for row in mine),
         "update_ms": 1e3 * statistics.median(row["update_time_s"] for row in mine),
+        "update_mean_ms": 1e3 * statistics.fmean(row["update_time_s"] for row in mine),
         "step_ratio": full["median"],
         "step_ratio_quartiles": [full["low"], full["high"]],
         "update_ratio": update["median"],
         "update_ratio_quartiles": [update["low"], update["high"]],
-        "state_kib": memory / 1024,
+        "repeats": len(mine),
+        "uses_batch": isinstance(optimizer, UsesBatch),
+        "state_kib": state_bytes(optimizer) / 1024,
     }
 
 
+def _race(name: str, others: list[str], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The update of `name` against that of the cheapest of the others: means, and pairs within a repeat."""
+
+    def mean(optimizer: str) -> float:
+        return statistics.fmean(row["update_time_s"] for row in rows if row["optimizer"] == optimizer)
+
+    cheapest = min(others, key=mean)
+    pairs = ratio(rows, "update_time_s", name, cheapest)
+    race = {"optimizer": name, "rivals": others, "cheapest": cheapest, "ratio_of_means": mean(name) / mean(cheapest)}
+    return race | {"median_ratio": pairs["median"], "quartiles": [pairs["low"], pairs["high"]]}
+
+
 def as_text(table: list[dict[str, Any]], reference: str) -> str:
-    """The table in Markdown."""
+    """The table in Markdown; * marks an optimizer whose update evaluates the model again."""
+    ratios = f"step / {reference}'s | update / {reference}'s"
     lines = [
-        f"| optimizer | step ms | update ms | step / {reference}'s | update / {reference}'s | state KiB |",
-        "|---|---|---|---|---|---|",
+        f"| optimizer | step ms | update ms | its mean | {ratios} | repeats | state KiB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in table:
-        ratios = [
+        step, update = [
             f"{row[key]:.2f} [{row[key + '_quartiles'][0]:.2f}, {row[key + '_quartiles'][1]:.2f}]"
             for key in ("step_ratio", "update_ratio")
         ]
-        times = f"{row['step_ms']:.2f} | {row['update_ms']:.2f}"
-        lines.append(f"| {row['optimizer']} | {times} | {ratios[0]} | {ratios[1]} | {row['state_kib']:.0f} |")
+        name = row["optimizer"] + (" *" if row["uses_batch"] else "")
+        times = f"{row['step_ms']:.2f} | {row['update_ms']:.2f} | {row['update_mean_ms']:.2f}"
+        counts = f"{row['repeats']} | {row['state_kib']:.0f}"
+        lines.append(f"| {name} | {times} | {step} | {update} | {counts} |")
     return "\n".join(lines)
+
+
+def race_as_text(race: dict[str, Any]) -> str:
+    """One race in words."""
+    median = f"{race['median_ratio']:.3f} [{race['quartiles'][0]:.3f}, {race['quartiles'][1]:.3f}]"
+    rivals = ", ".join(race["rivals"])
+    return (
+        f"update of {race['optimizer']} / {race['cheapest']}, the cheapest of {rivals}: means"
+        f" {race['ratio_of_means']:.3f}, median of pairs {median}"
+    )

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from symlab.training.factories import Loss
+from symlab.training.factories import Loss, UsesBatch
+
+FEWEST = 7
+"""Steps that an optimizer takes however slow it is."""
 
 
 def time_steps(
@@ -18,16 +21,23 @@ def time_steps(
     inputs: Tensor,
     targets: Tensor,
     repeats: int,
+    *,
+    limit_s: float | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Seconds of one training step (forward, backward, update) and of the update alone, `repeats` times for each.
 
-    The optimizers take turns, in another order at every repeat. Yields rows {repeat, optimizer, step_time_s,
-    update_time_s}. Only ratios within one repeat mean anything on a machine that does other work too.
+    The update of an optimizer that `UsesBatch` is `observe` and `step`. The optimizers take turns, in another order at
+    every repeat. Yields rows {repeat, optimizer, step_time_s, update_time_s}. Only ratios within one repeat mean
+    anything on a machine that does other work too. An optimizer that has used `limit_s` seconds (None: no limit) and
+    taken FEWEST steps takes no more turns.
     """
     names = list(optimizers)
+    spent = dict.fromkeys(names, 0.0)
     for repeat in range(repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
+            if limit_s is not None and spent[name] > limit_s and repeat >= FEWEST:
+                continue
             model, optimizer = models[name], optimizers[name]
             _wait(inputs)
             began = time.perf_counter()
@@ -35,9 +45,12 @@ def time_steps(
             loss(model(inputs), targets).backward()
             _wait(inputs)
             half = time.perf_counter()
+            if isinstance(optimizer, UsesBatch):
+                optimizer.observe(loss, inputs, targets)
             optimizer.step()
             _wait(inputs)
             end = time.perf_counter()
+            spent[name] += end - began
             yield {"repeat": repeat, "optimizer": name, "step_time_s": end - began, "update_time_s": end - half}
 
 
@@ -64,6 +77,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 def ratio(rows: Sequence[Mapping[str, Any]], column: str, name: str, reference: str) -> dict[str, float]:
     """Median and quartiles over repeats of column(name) / column(reference), each pair taken in the same repeat."""
     times = {(row["repeat"], row["optimizer"]): row[column] for row in rows}
-    pairs = sorted(times[r, n] / times[r, reference] for r, n in times if n == name)
+    both = [(r, n) for r, n in times if n == name and (r, reference) in times]
+    pairs = sorted(times[r, n] / times[r, reference] for r, n in both)
     quartiles = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else [pairs[0]] * 3
     return {"median": statistics.median(pairs), "low": quartiles[0], "high": quartiles[2]}

@@ -1,18 +1,19 @@
 """The benchmark job, its ratios and its count of memory."""
 
+import time
 from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
-from symlab.jobs.benchmark import as_text, benchmark
+from symlab.jobs.benchmark import as_text, benchmark, race_as_text
 from symlab.optim.adam import adam
 from symlab.optim.gd import gd
 from symlab.optim.symo import symo
 from symlab.rundir import BadInput, RunDir
 from symlab.training.losses import auto
-from symlab.training.step_times import ratio, state_bytes, time_steps
+from symlab.training.step_times import FEWEST, ratio, state_bytes, time_steps
 from tests.training.problems import regression, small_net
 
 ALL = {"gd": partial(gd, lr=0.1), "adam": partial(adam, lr=0.1), "symo": partial(symo, lr=0.1)}
@@ -40,6 +41,22 @@ def test_table_and_rows(tmp_path):
     text = as_text(outcome.summary["table"], "adam")
     assert "step / adam's" in text
     assert text.count("\n") == 4
+    assert table["gd"]["repeats"] == 3
+    mine = [row["update_time_s"] for row in rows if row["optimizer"] == "gd"]
+    assert table["gd"]["update_mean_ms"] == pytest.approx(1e3 * sum(mine) / 3)
+
+
+def test_an_optimizer_against_the_cheapest_of_its_rivals(tmp_path):
+    run = RunDir.create(tmp_path)
+    (race,) = run_job(run, rivals={"symo": ["gd", "adam"]}).summary["rivals"]
+    rows = run.read_rows()
+    mean = {name: sum(row["update_time_s"] for row in rows if row["optimizer"] == name) for name in ALL}
+    cheapest = min(("gd", "adam"), key=mean.__getitem__)
+    assert race["cheapest"] == cheapest
+    assert race["ratio_of_means"] == pytest.approx(mean["symo"] / mean[cheapest])
+    pairs = ratio(rows, "update_time_s", "symo", cheapest)
+    assert (race["median_ratio"], race["quartiles"]) == (pairs["median"], [pairs["low"], pairs["high"]])
+    assert race_as_text(race).startswith(f"update of symo / {cheapest}, the cheapest of gd, adam: means")
 
 
 def test_ratio_pairs_the_times_of_one_repeat():
@@ -51,6 +68,38 @@ def test_ratio_pairs_the_times_of_one_repeat():
         for name, value in (("a", first), ("b", second))
     ]
     assert ratio(rows, "step_time_s", "b", "a")["median"] == 2.0
+
+
+def test_a_ratio_leaves_out_repeats_that_only_one_took():
+    rows = [{"repeat": r, "optimizer": n, "t": 1.0 + r} for r in range(3) for n in ("a", "b") if (r, n) != (1, "b")]
+    assert ratio(rows, "t", "a", "b") == {"median": 1.0, "low": 1.0, "high": 1.0}
+
+
+class Sleeper(torch.optim.SGD):
+    """Needs the batch, and takes 20 ms to look at it."""
+
+    def observe(self, loss, inputs, targets):
+        assert len(inputs) == len(targets) == 4
+        time.sleep(0.02)
+
+
+def sleeper_and_plain():
+    models = {name: nn.Linear(3, 1) for name in ("sleeper", "plain")}
+    kinds = {"sleeper": Sleeper, "plain": torch.optim.SGD}
+    return models, {name: kinds[name](models[name].parameters(), lr=0.1) for name in models}
+
+
+def test_looking_at_the_batch_is_part_of_the_update():
+    models, optimizers = sleeper_and_plain()
+    rows = list(time_steps(models, optimizers, auto, torch.ones(4, 3), torch.ones(4, 1), repeats=3))
+    assert all((row["update_time_s"] >= 0.02) == (row["optimizer"] == "sleeper") for row in rows)
+
+
+def test_a_slow_optimizer_takes_fewer_turns():
+    models, optimizers = sleeper_and_plain()
+    rows = list(time_steps(models, optimizers, auto, torch.ones(4, 3), torch.ones(4, 1), repeats=12, limit_s=0.1))
+    turns = {name: [row["repeat"] for row in rows if row["optimizer"] == name] for name in models}
+    assert turns == {"sleeper": list(range(FEWEST)), "plain": list(range(12))}
 
 
 def test_every_optimizer_steps_its_own_model():
@@ -75,6 +124,10 @@ def test_state_bytes_counts_a_shared_tensor_once():
     [
         ({"optimizers": {}}, "optimizers is empty"),
         ({"reference": "sgd"}, "reference=sgd is not one of the optimizers: gd, adam, symo"),
+        ({"rivals": {"sgd": ["adam"]}}, "rivals=sgd is not one of the optimizers: gd, adam, symo"),
+        ({"rivals": {"symo": ["kfac"]}}, "rivals.symo=kfac is not one of the optimizers: gd, adam, symo"),
+        ({"rivals": {"symo": []}}, "rivals.symo is empty"),
+        ({"limit_s": 0.0}, "limit_s must be positive, got 0.0"),
         ({"repeats": 1}, "repeats must be at least 2, got 1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"device": "tpu"}, "device must be"),
