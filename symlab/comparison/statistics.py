@@ -77,7 +77,7 @@ def summary_rows(
 
 
 def _values_by_seed(results: Table, metric: str, worst: float) -> dict[str, dict[Any, float]]:
-    """optimizer -> seed -> value, seeds ascending; what diverged or failed has the worst value."""
+    """optimizer -> seed -> value; what diverged or failed has the worst value."""
     values: dict[str, dict[Any, float]] = {}
     for row in results:
         name, seed, status, value = row["optimizer"], row["seed"], row["status"], row.get(metric)
@@ -93,7 +93,7 @@ def _values_by_seed(results: Table, metric: str, worst: float) -> dict[str, dict
         else:
             numbers = ", ".join(key for key, cell in row.items() if isinstance(cell, float))
             raise ValueError(f"{name}, seed {seed}: completed without a number {metric} ({value}); it has {numbers}")
-    return {name: dict(sorted(own.items())) for name, own in values.items()}
+    return values
 
 
 def _mean_and_std(sample: Sequence[float]) -> Row:

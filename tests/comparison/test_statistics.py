@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -114,6 +115,13 @@ def test_coverage_of_the_interval_for_ten_seeds(confidence, low, high):
         start, end = bootstrap_interval(np.exp(0.3 * generator.standard_normal(10)), confidence, 1000, trial)
         hits += start <= truth <= end
     assert low <= hits / 600 <= high
+
+
+def test_without_scipy_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ImportError, match=r"pip install 'symlab\[compare\]'"):
+        bootstrap_interval([1.0, 2.0, 4.0], 0.95, 100, 0)
+    assert bootstrap_interval([1.0, 2.0], 0.95, 100, 0) == (None, None)  # nothing to compute, nothing needed
 
 
 def test_summary_by_hand():
