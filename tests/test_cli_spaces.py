@@ -133,6 +133,11 @@ def test_a_list_over_an_experiment(experiments: Path) -> None:
         (["optimisers=[gd]"], "optimisers=[gd]: there is no key optimisers; did you mean optimizers?"),
         (["experiment=half", "optimizers=[gd]"], "has settings for optimizers.gd but does not add it"),
         (["-m", "experiment=half,another", "optimizers=[adam]"], "the runs of this sweep have different optimizers"),
+        (
+            ["experiment=half"],
+            'optimizers.gd={"lr": 0.123}: expected an option of its group; +optimizer@optimizers.gd=',
+        ),
+        (["optimizers.adam=gd"], "optimizers.adam=gd: expected an option of its group"),
         (["optimizers=[gd"], "Hydra cannot read this value"),
     ],
 )

@@ -84,6 +84,7 @@ def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any]
             arguments[key], saved[key] = _bind_group(key, value, cwd)
             saved[key] = saved[key] if SEARCH in parameters else without_space(saved[key])
         elif is_family(value):
+            _check_family(key, value)
             bound = {name: _bind_group(f"{key}.{name}", node, cwd) for name, node in value.items()}
             arguments[key] = {name: factory for name, (factory, _) in bound.items()}
             nodes = {name: node for name, (_, node) in bound.items()}
@@ -99,8 +100,18 @@ def bind(job: str, config: Mapping[str, Any], cwd: Path) -> tuple[dict[str, Any]
 
 def is_family(value: Any) -> bool:
     """Several options of one group by name, as of `optimizer@optimizers.adam: adam`."""
-    nodes = list(value.values()) if isinstance(value, dict) else []
-    return bool(nodes) and all(isinstance(node, dict) and "_target_" in node for node in nodes)
+    return isinstance(value, dict) and any(isinstance(node, dict) and "_target_" in node for node in value.values())
+
+
+def _check_family(key: str, nodes: Mapping[str, Any]) -> None:
+    """Raises BadInput for a label that is no option, such as settings for one that no defaults list adds."""
+    for label, node in nodes.items():
+        if not (isinstance(node, dict) and "_target_" in node):
+            group = key.removesuffix("s")
+            raise BadInput(
+                f"{key}.{label}={value_text(node)}: expected an option of its group: "
+                f"{group}@{key}.{label}=OPTION (a + in front adds one), or ~{key}.{label} to leave it out"
+            )
 
 
 def _bind_group(group: str, node: Mapping[str, Any], cwd: Path) -> tuple[Factory, dict[str, Any]]:
