@@ -135,7 +135,7 @@ def test_status_over_a_life(run: RunDir) -> None:
 
 def test_an_outcome_has_a_known_status() -> None:
     assert Outcome() == Outcome("completed", 0, {})
-    with pytest.raises(ValueError, match="one of completed, diverged, interrupted, got 'done'"):
+    with pytest.raises(ValueError, match="one of completed, diverged, interrupted, failed, got 'done'"):
         Outcome("done")
 
 

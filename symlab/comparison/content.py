@@ -178,7 +178,7 @@ CAPTIONS = {
     "seconds": "Loss against seconds of training (updates alone)",
     "tuning": "Every tuned setting: the objective over the tuned values",
     "profile": "Share of seeds and targets reached within a factor of the fewest steps",
-    "cost": "Time of a step, relative to the reference",
+    "cost": "Time of a step, relative to the first optimizer",
 }
 
 

@@ -61,7 +61,7 @@ def _memory_of(runner: TrialRunner, trial: Trial) -> dict[str, Any]:
                 update(training.model, training.optimizer, runner.task.loss, *batches.at(step), step)
         except DivergedError:
             pass  # memory is what was asked for, and both steps took theirs
-        peak = None if before is None else _peak(runner.device) - before
+        peak = None if before is None else max(_peak(runner.device) - before, 0.0)
         return {"state_mib": state_bytes(training.optimizer) / 2**20, "peak_mib": peak}
 
 

@@ -44,6 +44,7 @@ def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
     run.replace_rows(results, RESULTS)  # in the order of the optimizers, not in that in which the runs ended
     run.replace_rows(curves, CURVES)
     targets = target_table(results, curves, setting.targets)
+    times = sorted(measured.times, key=lambda row: (order[row["optimizer"]], row["repeat"]))
     near = {row["optimizer"]: row["within_10_percent"] for row in sensitivity(trials)}
     summary = []
     for metric, higher in METRICS.items():
@@ -59,8 +60,8 @@ def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
         at_steps=losses_at(results, curves, setting.report_steps),
         targets=targets,
         target_summary=target_rows(targets),
-        cost=measured.times,
-        cost_summary=cost_rows(measured.times, measured.memory, setting.reference) if measured.times else [],
+        cost=times,
+        cost_summary=cost_rows(times, measured.memory, setting.reference) if times else [],
         memory=measured.memory,
         coverage=measured.coverage,
     )

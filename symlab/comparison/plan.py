@@ -77,6 +77,10 @@ class Plan:
     def tuning_runs(self) -> int:
         return self.trials * len(self.optimizers) * len(self.tuning_seeds)
 
+    @property
+    def reported_runs(self) -> int:
+        return len(self.seeds) * len(self.optimizers)
+
 
 def evaluation_interval(steps: int, report_steps: Sequence[int]) -> int:
     """The largest number of updates that goes into `steps` and all `report_steps` and gives at least 50 evaluations."""

@@ -18,6 +18,10 @@ Tick = Callable[[int], object]
 """Told of every run that is done or found on record: 1."""
 
 
+def _nobody(runs: int) -> None:
+    """The tick that nobody counts."""
+
+
 @dataclass
 class Session:
     """One start of a comparison: where its runs are done, and where they are put."""
@@ -28,7 +32,7 @@ class Session:
     devices: Sequence[str]  # one per worker process; none: runs are done in this process
     threads: int
     stop: Stop
-    tick: Tick
+    tick: Tick = _nobody
     used: set[str] = field(default_factory=set)  # keys of all trials that the configuration asks for
     done: int = 0  # runs of this start
     seconds: float = 0.0  # that these took, each by itself

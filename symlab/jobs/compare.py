@@ -13,7 +13,7 @@ from symlab.comparison.outcome import Measured, conclude
 from symlab.comparison.plan import Plan, check_plan, evaluation_interval
 from symlab.comparison.run_trial import TrialRunner
 from symlab.comparison.session import Session
-from symlab.comparison.trial import Task
+from symlab.comparison.trial import Task, Trial
 from symlab.comparison.tuning import Objective, SearchFactory, Tuner
 from symlab.comparison.workers import devices_of_workers
 from symlab.optim.coverage import coverage_table
@@ -152,28 +152,16 @@ def compare(
         runner = TrialRunner(task, place, threads)
         coverage = _try_all(runner, plan, setting)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads})
-        ledger = Ledger(run)
         devices = devices_of_workers(place, workers, threads)
-        total = plan.tuning_runs + len(plan.seeds) * len(optimizers)
-        logger.info(
-            "%s: %d runs (%d to tune, %d to report), %d workers", run.path, total, plan.tuning_runs,
-            total - plan.tuning_runs, len(devices),
-        )  # fmt: skip
-        with progress_bar(total, 0, progress) as bar:
-            session = Session(task, ledger, place, devices, threads, stop, bar.update)
-            tuners = _tuned(run, plan, session)
-            trials_to_report = plan.reported(tuners)
-            if not stop():
-                session.report(trials_to_report)
+        session = Session(task, Ledger(run), place, devices, threads, stop)
+        tuners, reported = _all_runs(run, plan, session, progress)
         if stop():
-            return _interrupted(session, total, stop)
-        ledger.settle((TRIALS, RESULTS, CURVES), session.used)
-        by_label = {trial.label: trial for trial in reversed(trials_to_report)}
-        times = list(step_costs(runner, by_label, timing_repeats)) if timing_repeats else []
-        used_memory = memory(runner, by_label) if timing_repeats else []
-        tuned = [tuner.summary() for tuner in tuners]
+            return _interrupted(session, plan, stop)
+        session.ledger.settle((TRIALS, RESULTS, CURVES), session.used)
+        costs = _costs(runner, reported, timing_repeats)
         work = {"wall_s": time.perf_counter() - began, "run_s": session.seconds, "runs_done": session.done}
-        measured = Measured(tuned, coverage, times, used_memory, {**work, "workers": len(devices)})
+        tuned = [tuner.summary() for tuner in tuners]
+        measured = Measured(tuned, coverage, *costs, {**work, "workers": len(devices)})
         return conclude(run, setting, measured, plots)
 
 
@@ -207,16 +195,35 @@ def _try_all(runner: TrialRunner, plan: Plan, setting: Setting) -> list[dict[str
     return rows
 
 
-def _tuned(run: RunDir, plan: Plan, session: Session) -> list[Tuner]:
-    """All tuning done, as far as nobody stops it, and tuned.csv written."""
-    tuners = plan.tuners()
-    session.tune(tuners)
-    if tuners and not session.stop():
-        run.replace_rows([tuner.summary() for tuner in tuners], "tuned")
-    return tuners
+def _all_runs(run: RunDir, plan: Plan, session: Session, progress: bool) -> tuple[list[Tuner], list[Trial]]:
+    """Tuning, tuned.csv and the reported runs, as far as nobody stops them."""
+    total = plan.tuning_runs + plan.reported_runs
+    parts = (run.path, total, plan.tuning_runs, plan.reported_runs, len(session.devices))
+    logger.info("%s: %d runs (%d to tune, %d to report), %d workers", *parts)
+    with progress_bar(total, 0, progress) as bar:
+        session.tick = bar.update
+        tuners = plan.tuners()
+        session.tune(tuners)
+        if tuners and not session.stop():
+            run.replace_rows([tuner.summary() for tuner in tuners], "tuned")
+        reported = plan.reported(tuners)
+        if not session.stop():
+            session.report(reported)
+    return tuners, reported
 
 
-def _interrupted(session: Session, total: int, stop: StopRequest) -> Outcome:
+def _costs(
+    runner: TrialRunner, reported: Sequence[Trial], repeats: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of cost.csv and of memory.csv; none without `repeats`."""
+    by_label = {trial.label: trial for trial in reversed(reported)}
+    if not repeats:
+        return [], []
+    return list(step_costs(runner, by_label, repeats)), memory(runner, by_label)
+
+
+def _interrupted(session: Session, plan: Plan, stop: StopRequest) -> Outcome:
+    total = plan.tuning_runs + plan.reported_runs
     logger.warning("stopped after %d of %d runs; those are kept", len(session.used), total)
     summary = {"status": "interrupted", "exit_code": stop.exit_code, "runs_done": session.done, "runs": total}
     session.ledger.run.write_summary(summary)

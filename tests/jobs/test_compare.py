@@ -1,0 +1,234 @@
+"""`symlab compare` as a whole: what it writes, that it is fair, that it continues, and what it refuses."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from symlab.cli import main
+from symlab.rundir import RunDir
+from tests.cli_lab import close_handlers
+
+SMALL = (
+    "data.num_train=60",
+    "data.num_test=20",
+    "steps=6",
+    "trials=2",
+    "rounds=1",
+    "seeds=3",
+    "workers=0",
+    "timing_repeats=2",
+)
+FAST = ("optimizers=[gd,adam]",)
+
+
+def compare(folder, *words, name="run"):
+    """Exit code and run of a comparison."""
+    try:
+        code = main(["compare", *words, f"hydra.run.dir={folder / name}"])
+    finally:
+        close_handlers()
+    return code, RunDir(folder / name)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A comparison of three optimizers with everything."""
+    folder = tmp_path_factory.mktemp("compare")
+    words = ("optimizers=[gd,adam,symo]", "report_steps=[2]", "targets=[1.0]", "vary_data=true")
+    code, run = compare(folder, *SMALL, *words, "expected={gd.test_loss.6: [0, 100], symo.test_loss.2: [0, 1e-9]}")
+    assert code == 0
+    return run
+
+
+def test_tables(finished):
+    results = finished.read_rows("results")
+    assert [(row["optimizer"], row["seed"]) for row in results] == [
+        (name, seed) for name in ("gd", "adam", "symo") for seed in range(3)
+    ]
+    assert {row["status"] for row in results} == {"completed"}
+    curves = finished.read_rows("curves")
+    assert {row["step"] for row in curves} == set(range(7))
+    trials = finished.read_rows("trials")
+    assert {(row["optimizer"], row["seed"], row["status"]) for row in trials} == {
+        (name, 1000, "completed") for name in ("gd", "adam", "symo")
+    }
+    assert len(trials) == 6
+    for name in ("gd", "adam", "symo"):
+        own = [row for row in trials if row["optimizer"] == name]
+        best = min(own, key=lambda row: row["value"])
+        (tuned,) = [row for row in finished.read_rows("tuned") if row["optimizer"] == name]
+        assert json.loads(tuned["settings"]) == json.loads(best["settings"])
+        assert tuned["value"] == best["value"]
+        used = {json.dumps({k: json.loads(row["settings"])[k] for k in json.loads(best["settings"])}, sort_keys=True)
+                for row in results if row["optimizer"] == name}  # fmt: skip
+        assert used == {json.dumps(json.loads(best["settings"]), sort_keys=True)}
+    assert {row["optimizer"] for row in finished.read_rows("coverage")} == {"gd", "adam", "symo"}
+    assert [row["optimizer"] for row in finished.read_rows("cost_summary")] == ["gd", "adam", "symo"]
+    assert {(row["optimizer"], row["step"]) for row in finished.read_rows("at_steps")} == {
+        (name, step) for name in ("gd", "adam", "symo") for step in (2, 6)
+    }
+
+
+def test_same_start_for_all(finished):
+    """Before the first update all optimizers have the same losses on the same rows, each seed its own."""
+    starts = {}
+    for row in finished.read_rows("curves"):
+        if row["step"] == 0:
+            starts.setdefault(row["seed"], set()).add((row["train_loss"], row["test_loss"]))
+    assert [len(values) for values in starts.values()] == [1, 1, 1]
+    assert len(set.union(*starts.values())) == 3
+
+
+def test_summary_statistics(finished):
+    """Means and the count of seeds, from the rows."""
+    results = finished.read_rows("results")
+    for row in finished.read_rows("summary"):
+        own = [result[row["metric"]] for result in results if result["optimizer"] == row["optimizer"]]
+        assert row["mean"] == pytest.approx(sum(own) / 3)
+        assert (row["min"], row["max"], row["runs"]) == (min(own), max(own), 3)
+    summary = finished.read_summary()
+    assert summary["verdicts"]["gd.test_loss.6"]["verdict"] == "within"
+    assert summary["verdicts"]["symo.test_loss.2"]["verdict"] == "outside"
+    assert summary["numbers"]["gd.reached.1"] + summary["numbers"]["symo.reached.1"] <= 6
+
+
+class Images(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.sources = []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "img":
+            self.sources.append(dict(attrs)["src"])
+
+
+def test_reports_and_figures(finished):
+    for name in ("steps", "seconds", "tuning", "profile", "cost"):
+        for kind in ("png", "pdf"):
+            assert (finished.path / "figures" / f"{name}.{kind}").stat().st_size > 1000
+    text = (finished.path / "report.md").read_text("utf-8")
+    assert "outside" in text
+    assert "gd" in text
+    for link in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (finished.path / link).is_file()
+    images = Images()
+    images.feed((finished.path / "report.html").read_text("utf-8"))
+    assert len(images.sources) == 5
+    assert all(source.startswith("data:image/png;base64,") for source in images.sources)
+
+
+def test_order_of_the_list_changes_nothing(tmp_path):
+    code, one = compare(tmp_path, *SMALL, "optimizers=[gd,adam]", name="one")
+    assert code == 0
+    code, two = compare(tmp_path, *SMALL, "optimizers=[adam,gd]", name="two")
+    assert code == 0
+    for table, columns in (("results", ("optimizer", "seed", "test_loss")), ("trials", ("optimizer", "value"))):
+        rows = [sorted(tuple(row[c] for c in columns) for row in run.read_rows(table)) for run in (one, two)]
+        assert rows[0] == rows[1]
+    assert [row["optimizer"] for row in two.read_rows("results")][:1] == ["adam"]
+    assert two.read_summary()["reference"] == "adam"
+
+
+def test_more_seeds_and_optimizers_are_added_to_what_is_there(tmp_path):
+    _, run = compare(tmp_path, *SMALL, *FAST)
+    before = {row["key"]: row for row in run.read_rows("results")}
+    try:
+        assert main(["compare", f"resume={run.path}", "seeds=4", "workers=0"]) == 0
+    finally:
+        close_handlers()
+    after = {row["key"]: row for row in run.read_rows("results")}
+    assert len(after) == 8
+    assert all(after[key] == row for key, row in before.items())  # the seconds too: not done again
+    assert run.read_summary()["runs_done"] == 2
+
+
+def test_diverged_runs_are_counted(tmp_path):
+    """A rate that destroys the run is a result, not a failure."""
+    words = [word for word in SMALL if not word.startswith(("trials", "steps"))]
+    rates = ("optimizers.gd.lr=100", "steps=60", "trials=0", "schedules=[constant]", "model.activation=relu")
+    code, run = compare(tmp_path, *words, *FAST, *rates)
+    assert code == 0
+    summary = run.read_summary()
+    assert (summary["diverged"], summary["completed"], summary["failed"]) == (3, 3, 0)
+    row = next(row for row in summary["summary"] if row["optimizer"] == "gd")
+    assert (row["diverged"], row["mean"]) == (3, None)
+    assert "3" in (run.path / "report.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["optimizers=[gd,adm]"], "adm"),
+        (["reference=adm"], "reference=adm"),
+        (["seeds=0"], "seeds"),
+        (["seeds=[1,1]"], "seeds"),
+        (["tuning_seeds=[1]"], "tuning_seeds"),
+        (["steps=0"], "steps"),
+        (["threads=0"], "threads"),
+        (["workers=-1"], "workers"),
+        (["batch_size=61"], "batch_size=61"),
+        (["report_steps=[7]"], "report_steps"),
+        (["validation_fraction=1.5"], "validation_fraction"),
+        (["objective=validation_accuracy"], "validation_accuracy"),
+        (["objective=loss"], "objective"),
+        (["optimizers.gd.lr=-1"], "optimizers.gd.lr=-1"),
+        (["optimizers.gd._tune_.lr.low=20"], "low"),
+        (["expected={gd.test_loss.5: [0, 1]}"], "gd.test_loss.5"),
+        (["schedule_of={gd: linear}"], "schedule_of.gd=linear"),
+        (["device=cuda:9"], "cuda:9"),
+        (["trials=-1"], "trials"),
+        (["rounds=0"], "rounds"),
+    ],
+)
+def test_bad_input_ends_before_the_first_run(words, message, tmp_path, capsys):
+    code, run = compare(tmp_path, *SMALL, *FAST, *words)
+    assert code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (run.path / "trials.csv").exists()
+    assert not (run.path / "results.csv").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+def test_a_signal_to_the_whole_group_loses_at_most_the_runs_in_flight(number, tmp_path):
+    """Stopped in the middle with worker processes, continued: the same tables as a comparison that nobody stopped."""
+    words = ["data.num_train=60", "data.num_test=20", "optimizers=[gd,adam]", "steps=400", "trials=6", "seeds=3"]
+    words += ["timing_repeats=0", "workers=2", f"hydra.run.dir={tmp_path / 'run'}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "symlab", "compare", *words]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True, stderr=subprocess.PIPE)
+    trials = tmp_path / "run" / "trials.csv"
+    deadline = time.monotonic() + 90
+    while not (trials.exists() and trials.read_text().count("\n") > 2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, error.decode()
+    run = RunDir(tmp_path / "run")
+    assert run.recorded_status == "interrupted"
+    done = {row["key"]: row for row in run.read_rows("trials")}
+    assert 2 <= len(done) < 12
+    assert {row["status"] for row in done.values()} <= {"completed", "diverged"}
+    assert "resume=" in error.decode()
+    try:
+        assert main(["compare", f"resume={tmp_path / 'run'}", "workers=0", "progress=false"]) == 0
+    finally:
+        close_handlers()
+    after = {row["key"]: row for row in run.read_rows("trials")}
+    assert len(after) == 12
+    assert all(after[key] == row for key, row in done.items())
+    code, straight = compare(tmp_path, *words[:-2], "workers=0", name="straight")
+    assert code == 0
+    losses = [sorted((row["optimizer"], row["seed"], row["test_loss"]) for row in r.read_rows("results"))
+              for r in (run, straight)]  # fmt: skip
+    assert losses[0] == losses[1]
+    assert not Path(f"/proc/{process.pid}").exists()
