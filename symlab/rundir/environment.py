@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 REQUIRED = ("torch", "torchvision", "numpy", "hydra-core", "omegaconf", "pandas", "matplotlib")
-OPTIONAL = ("scikit-learn", "scipy", "pytorch-optimizer")
+OPTIONAL = ("scikit-learn", "scipy", "pytorch-optimizer", "optuna")
 SLURM = (
     "SLURM_JOB_ID",
     "SLURM_ARRAY_JOB_ID",
