@@ -146,7 +146,7 @@ class Problem:
         """The inverse of `flatten`."""
         lead = vector.shape[:-1]
         parts = vector.split(self.sizes, dim=-1)
-        return {name: part.reshape(*lead, *self.shapes[name]) for name, part in zip(self.shapes, parts, strict=True)}
+        return {name: part.reshape((*lead, *self.shapes[name])) for name, part in zip(self.shapes, parts, strict=True)}
 
     def randomness(self) -> str:
         """What torch.func.vmap is to do about random operations."""
