@@ -24,14 +24,15 @@ def update(
     """Forward, loss L, backward, then one step of the optimizer; returns L of the batch before the update.
 
     The loss and all gradients are checked before the optimizer sees them: one maximum over all entries, one copy to the
-    host. When one is not finite, weights, optimizer statistics, the model's buffers (the forward pass moves those of
-    batch norm) and the global random state are as they were before this batch: one rule for every optimizer.
+    host. When one is not finite, or the optimizer refuses the step with a FloatingPointError, weights, optimizer
+    statistics, the model's buffers (the forward pass moves those of batch norm) and the global random state are as they
+    were before this batch: one rule for every optimizer.
 
     An optimizer that `UsesBatch` is shown the batch between backward and its step. What it evaluates sees the random
     numbers that the forward pass saw, and moves neither buffers nor the global random state: dropout masks of the next
     batch and running statistics are those of a run with any other optimizer.
 
-    Raises DivergedError naming the step and the first parameter with a bad gradient.
+    Raises DivergedError naming the step and the first parameter with a bad gradient, or the optimizer's reason.
     """
     buffers = [buffer.clone() for buffer in model.buffers()]
     randomness = random_state(inputs.device)
@@ -40,20 +41,22 @@ def update(
     value.backward()
     value = value.detach()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]  # one per tensor
-    if not bool(torch.isfinite(value) & torch.isfinite(largest(gradients))):
-        reason = _what_is_wrong(float(value), model)
+    try:
+        if not bool(torch.isfinite(value) & torch.isfinite(largest(gradients))):
+            raise FloatingPointError(_what_is_wrong(float(value), model))
+        if isinstance(optimizer, UsesBatch):
+            _observe_and_step(model, optimizer, loss, inputs, targets, randomness)
+        else:
+            optimizer.step()
+    except FloatingPointError as error:
         optimizer.zero_grad(set_to_none=True)
         set_random_state(randomness, inputs.device)
         _write_back(model, buffers)
-        raise DivergedError(step, reason)
-    if isinstance(optimizer, UsesBatch):
-        _step_with_batch(model, optimizer, loss, inputs, targets, randomness)
-    else:
-        optimizer.step()
+        raise DivergedError(step, str(error)) from None
     return float(value)
 
 
-def _step_with_batch(
+def _observe_and_step(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     loss: Loss,

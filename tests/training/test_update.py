@@ -1,5 +1,6 @@
 """Optimizers that need the batch: what `update` shows them, and what it keeps from moving."""
 
+import copy
 import math
 
 import pytest
@@ -92,6 +93,21 @@ def test_a_failing_step_leaves_buffers_and_random_state_as_the_forward_pass_left
     assert torch.equal(torch.get_rng_state(), after)
     for found, right in zip(model.buffers(), expected.buffers(), strict=True):
         assert torch.equal(found, right)
+
+
+class Refusing(Curious):
+    def step(self, closure=None):
+        raise FloatingPointError("the factors hold NaN or inf: nothing was changed")
+
+
+def test_a_step_that_the_optimizer_refuses_leaves_everything_as_before_the_batch():
+    torch.manual_seed(5)
+    model = net()
+    before = {"model": copy.deepcopy(model.state_dict()), "random": torch.get_rng_state()}
+    optimizer = Refusing(model)
+    with pytest.raises(DivergedError, match=r"^step 4: the factors hold NaN or inf: nothing was changed$"):
+        update(model, optimizer, auto, *BATCH, 4)
+    assert_same_state(before, {"model": model.state_dict(), "random": torch.get_rng_state()})
 
 
 def test_a_model_without_buffers():
