@@ -4,6 +4,7 @@ Legend: k  isotypic block;  G_k [S, m_k, N_k]  the pieces in it, first those of 
 D_k  dimension of its irreducible piece;  M_k [m_k, m_k]  running second moment.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -66,3 +67,27 @@ def apply_root(vectors: Tensor, powers: Tensor, rows: Tensor, dtype: torch.dtype
         return rows * powers.clamp(max=torch.finfo(dtype).max).to(dtype)  # finite, so that zero rows stay zero
     coordinates = (vectors.mT @ rows[0]).mul_(powers[:, None])  # [m, N]
     return (vectors.to(dtype) @ coordinates.to(dtype))[None]
+
+
+def matrix_of(vectors: Tensor, powers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Q diag(f) Q^T [m, m] in `dtype`, finite."""
+    largest = torch.finfo(dtype).max
+    if powers.numel() == 1:
+        return powers.clamp(max=largest).to(dtype).reshape(1, 1)
+    return ((vectors * powers) @ vectors.mT).clamp_(-largest, largest).to(dtype)
+
+
+def apply_kept(blocks: Sequence[Block], roots: Sequence[Tensor], pieces: Sequence[Tensor]) -> list[Tensor]:
+    """R_k G_k [1, m, N] of each block for roots R_k [m, m] of earlier statistics, at most of norm sqrt(m_k D_k).
+
+    That is the norm of a gradient whose second moment is the statistics', at exponent -1/2. A gradient outside the
+    range of the earlier statistics would be blown up without this bound.
+    """
+    turned = [
+        g * root if block.copies == 1 else (root @ g[0])[None]
+        for block, root, g in zip(blocks, roots, pieces, strict=True)
+    ]
+    norms = torch._foreach_norm(turned)
+    for block, x, norm in zip(blocks, turned, norms, strict=True):
+        x.mul_((math.sqrt(block.copies * block.dimension) / norm.clamp_min(torch.finfo(x.dtype).tiny)).clamp_max(1.0))
+    return turned

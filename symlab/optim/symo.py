@@ -18,8 +18,10 @@ from torch.optim import Optimizer
 from symlab.optim.checks import check_rate
 from symlab.optim.coverage import Coverage
 from symlab.optim.structured_moment import (
+    apply_kept,
     apply_root,
     in_precision,
+    matrix_of,
     power_of,
     refreshed,
     second_moments,
@@ -40,8 +42,8 @@ class _Gathered(NamedTuple):
 
     parameters: Mapping[str, Tensor]
     velocity: Mapping[str, Tensor]  # [1, *shape]: momentum's b_t, the gradients themselves without momentum
-    pieces: list[Tensor]  # [S, m_k, N_k]: of the gradients, behind them (S = 2) of the velocity
-    increments: list[Tensor]  # [m_k, m_k], what the gradients add to the statistics
+    pieces: list[Tensor]  # [S, m_k, N_k]: of the gradients, behind them (S = 2) of the velocity; S = 1: of the velocity
+    increments: list[Tensor] | None  # [m_k, m_k], what they add to the statistics; None: the root is kept
 
 
 class SymO(Optimizer):
@@ -92,6 +94,10 @@ class SymO(Optimizer):
         update_every: int = 1,
         max_block: int = 256,
         weight_decay: float = 0.0,
+        of_momentum: bool = False,
+        couple: bool = True,
+        one_sided: bool = False,
+        statistics_every: int = 1,
         statistics_dtype: torch.dtype = torch.float64,
     ) -> None:
         if statistics_dtype not in (torch.float32, torch.float64):
@@ -108,6 +114,10 @@ class SymO(Optimizer):
             "update_every": update_every,
             "max_block": max_block,
             "weight_decay": weight_decay,
+            "of_momentum": of_momentum,
+            "couple": couple,
+            "one_sided": one_sided,
+            "statistics_every": statistics_every,
         }
         super().__init__(named_parameters, defaults)
 
@@ -142,40 +152,33 @@ class SymO(Optimizer):
         if all(p.grad is None for p in parameters.values()):
             return None
         gradients = {name: plan.gradient(name, p) for name, p in parameters.items()}  # [1, *shape]
-        velocity, both = gradients, gradients
+        velocity = gradients
         if group["momentum"]:
             velocity = self._velocity(group["momentum"], parameters, gradients)
+        if self._steps(group) % group["statistics_every"]:
+            _check_finite(gradients, torch.stack([g.norm() for g in gradients.values()]), plan.work_dtype)
+            return _Gathered(parameters, velocity, plan.symmetry.split(velocity), None)
+        both = velocity  # [1, *shape]
+        if group["momentum"] and not group["of_momentum"]:
             both = {name: torch.cat((g, velocity[name])) for name, g in gradients.items()}  # [2, *shape]
         blocks, dtype = plan.symmetry.blocks, self.statistics_dtype
         pieces = in_precision(blocks, plan.symmetry.split(both), dtype)  # [S, m_k, N_k]
         increments = second_moments(blocks, pieces, dtype)  # [m_k, m_k]
         # one bad entry of the gradient makes the trace of its block infinite or NaN
-        if not math.isfinite(float(torch.stack([m.trace() for m in increments]).sum())):
-            bad = [name for name, g in gradients.items() if not bool(g.isfinite().all())]
-            fault = "holds NaN or inf" if bad else f"is too large to be squared in {dtype}"
-            raise FloatingPointError(f"the gradient of {(bad or list(gradients))[0]} {fault}: nothing was changed")
+        _check_finite(gradients, torch.stack([m.trace() for m in increments]), dtype)
         return _Gathered(parameters, velocity, pieces, increments)
 
     def _step_group(self, group: dict[str, Any], plan: Plan, gathered: _Gathered) -> None:
         parameters, velocity, pieces, increments = gathered
         state = self.state[group["params"][0]]
-        state["step"] = step = state.get("step", 0) + 1
-        if "moments" not in state:
-            state["moments"] = [torch.zeros_like(increment) for increment in increments]
-            state["blocks"] = plan.block_sizes
-        update_moments(state["moments"], increments, group["beta"])
-        if (step - 1) % group["update_every"] == 0:
-            systems = batched_eigh(state["moments"])
+        state["step"] = self._steps(group) + 1
+        if increments is None:
+            directions = apply_kept(plan.symmetry.blocks, state["roots"], pieces)
         else:
-            systems = refreshed(state["moments"], state["eigenvectors"])
-        if group["update_every"] > 1:
-            state["eigenvectors"] = [q for _, q in systems]
-        scale = (1 - group["beta"] ** step, group["damping"], group["exponent"])
-        roots = [(q, power_of(values, *scale)) for values, q in systems]
-        if plan.floor is not None:
-            rounding = plan.floor.is_rounding(state["moments"])  # [K]
-            roots = [(q, f * 0.0) if noise else (q, f) for (q, f), noise in zip(roots, rounding.tolist(), strict=True)]
-        directions = [apply_root(q, f, g[-1:], plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
+            roots = self._roots(group, plan, state, increments)
+            directions = [apply_root(q, f, g[-1:], plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
+            if group["statistics_every"] > 1:
+                state["roots"] = [matrix_of(q, f, plan.work_dtype) for q, f in roots]
         updates = plan.symmetry.merge(directions)  # [1, *shape]
         for name, p in parameters.items():
             if p.grad is not None:
@@ -184,6 +187,33 @@ class SymO(Optimizer):
                 if group["weight_decay"]:
                     p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.add_(updates[name].reshape(p.shape).to(p.dtype), alpha=-group["lr"])
+
+    def _roots(
+        self, group: Mapping[str, Any], plan: Plan, state: dict[str, Any], increments: list[Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Take in what the gradients add; (Sigma_t + eps I)^exponent of each block as eigenvectors and powers."""
+        if "moments" not in state:
+            state["moments"] = [torch.zeros_like(increment) for increment in increments]
+            state["blocks"] = plan.block_sizes
+        update_moments(state["moments"], increments, group["beta"])
+        renewals = (state["step"] - 1) // group["statistics_every"]  # before this one
+        if renewals % group["update_every"] == 0:
+            systems = batched_eigh(state["moments"])
+        else:
+            systems = refreshed(state["moments"], state["eigenvectors"])
+        if group["update_every"] > 1:
+            state["eigenvectors"] = [q for _, q in systems]
+        scale = (1 - group["beta"] ** (renewals + 1), group["damping"], group["exponent"])
+        roots = [(q, power_of(values, *scale)) for values, q in systems]
+        if plan.floor is not None:
+            rounding = plan.floor.is_rounding(state["moments"])  # [K]
+            roots = [(q, f * 0.0) if noise else (q, f) for (q, f), noise in zip(roots, rounding.tolist(), strict=True)]
+        return roots
+
+    def _steps(self, group: Mapping[str, Any]) -> int:
+        """Updates that this group has had."""
+        first = group["params"][0]
+        return int(self.state[first].get("step", 0)) if first in self.state else 0
 
     def _velocity(
         self, momentum: float, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor]
@@ -259,6 +289,11 @@ def symo(
     update_every: int = 1,
     max_block: int = 256,
     weight_decay: float = 0.0,
+    of_momentum: bool = False,
+    couple: bool = True,
+    one_sided: bool = False,
+    statistics_every: int = 1,
+    statistics_dtype: str = "float64",
     groups: Mapping[str, str] | None = None,
 ) -> SymO:
     """`SymO` on all trainable parameters of a model, with the symmetry that `inspect_symmetry` finds and verifies.
@@ -288,6 +323,11 @@ def symo(
         update_every=update_every,
         max_block=max_block,
         weight_decay=weight_decay,
+        of_momentum=of_momentum,
+        couple=couple,
+        one_sided=one_sided,
+        statistics_every=statistics_every,
+        statistics_dtype=_statistics_dtype(statistics_dtype),
     )
     taken = optimizer.coarsened()
     if taken:
@@ -295,6 +335,21 @@ def symo(
         message = "SymO: to keep blocks within max_block=%d, %d free axes are treated as if under O(n): %s%s"
         logger.info(message, max_block, len(taken), ", ".join(taken[:SHOWN]), more)
     return optimizer
+
+
+def _check_finite(gradients: Mapping[str, Tensor], sizes: Tensor, dtype: torch.dtype) -> None:
+    """Raises FloatingPointError unless all `sizes`, of which each gradient has a part in one, are finite."""
+    if not math.isfinite(float(sizes.sum())):
+        bad = [name for name, g in gradients.items() if not bool(g.isfinite().all())]
+        fault = "holds NaN or inf" if bad else f"is too large to be squared in {dtype}"
+        raise FloatingPointError(f"the gradient of {(bad or list(gradients))[0]} {fault}: nothing was changed")
+
+
+def _statistics_dtype(name: str) -> torch.dtype:
+    found = {"float32": torch.float32, "float64": torch.float64}
+    if name not in found:
+        raise ValueError(f"statistics_dtype must be float32 or float64, got {name!r}")
+    return found[name]
 
 
 def _copied(value: Any, device: torch.device) -> Any:

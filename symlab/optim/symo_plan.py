@@ -13,6 +13,7 @@ from torch import Tensor
 
 from symlab.optim.coverage import Coverage
 from symlab.optim.rounding import RoundingFloor
+from symlab.optim.tensor_statistics import one_sided, uncoupled
 from symlab.symmetry import Group, WeightSymmetry
 
 
@@ -57,7 +58,7 @@ def plan_of(group: Mapping[str, Any], symmetry: WeightSymmetry) -> Plan:
         raise ValueError(f"one group's parameters must be on one device, got {devices}")
     inside = [name for name in parameters if name in symmetry.axes]
     outside = {name: p.shape for name, p in parameters.items() if name not in symmetry.axes and p.numel() > 0}
-    full = _extended(symmetry.restrict(inside), outside)
+    full = _extended(_structure(group, symmetry.restrict(inside)), outside)
     coarse = full.coarsen(group["max_block"])
     wide = any(p.dtype is torch.float64 for p in parameters.values())
     work_dtype = torch.float64 if wide else torch.float32
@@ -140,10 +141,20 @@ def check_hyperparameters(group: Mapping[str, Any], after_schedule: bool = False
         value = group[key]
         if isinstance(value, bool) or not (low <= value < high or (closed and value == high)):
             raise ValueError(f"{key} must lie in [{low:g}, {high:g}{']' if closed else ')'}, got {value}")
-    for key in ("update_every", "max_block"):
+    for key in ("of_momentum", "couple", "one_sided"):
+        if not isinstance(group[key], bool):
+            raise ValueError(f"{key} must be true or false, got {group[key]!r}")
+    for key in ("update_every", "max_block", "statistics_every"):
         value = group[key]
         if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
             raise ValueError(f"{key} must be a whole number of at least 1, got {value}")
+
+
+def _structure(group: Mapping[str, Any], symmetry: WeightSymmetry) -> WeightSymmetry:
+    """The symmetry as the settings ask for it: the model's own by default."""
+    if group["one_sided"]:
+        symmetry = one_sided(symmetry)
+    return symmetry if group["couple"] else uncoupled(symmetry)
 
 
 def _extended(symmetry: WeightSymmetry, outside: Mapping[str, torch.Size]) -> WeightSymmetry:
