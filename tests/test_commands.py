@@ -17,6 +17,7 @@ PAGES = [
     *(f"docs/{name}.md" for name in ("getting-started", "concepts", "extending", "configuration", "curvature")),
     "docs/curvature_dynamics.md",
     "docs/networks.md",
+    "docs/comparison.md",
 ]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
@@ -45,6 +46,12 @@ SMALL = {
     ],
     "benchmark_curvature": ["data.num_train=20", "repeats=2", "counts=[]", "steps=1", "loop_models=1", "threads=1"],
     "plot": [],
+    "compare": [
+        *("data.num_train=60", "data.num_test=20", "steps=2", "report_steps=[]", "seeds=[0,1]", "expected=null"),
+        *("trials=2", "rounds=1", "tuning_seeds=[1000]", "workers=0", "threads=1", "timing_repeats=1", "targets=[10]"),
+        *(f"~plots.{name}" for name in ("steps", "seconds", "tuning", "profile", "cost")),  # drawn in tests/jobs
+    ],
+    "profile": [],
 }
 SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
@@ -54,6 +61,10 @@ SMALLER = {  # further keys of lines that name what is large
     "benchmark_all_resnet18": ["data.size=8", "model.width=4"],
     "benchmark_curvature_resnet18": ["data.size=8", "model.width=4"],
     "_teachers": ["data_seeds=[0,1]"],
+    "compare experiment=icml2025": ["optimizers=[adam,symo]"],
+    "compare resume": ["workers=0"],
+    "experiment=beyond": ["batch_size=20", "optimizers=[adam,symo]"],
+    "experiment=beyond_resnet": ["model.width=4", "optimizers=[adam,symo]"],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
 FORMS = (
@@ -95,25 +106,34 @@ COMMANDS = [
 COMMANDS += [(path.name, path.read_text("utf-8").splitlines()[2].removeprefix("# ")) for path in EXPERIMENTS]
 
 
-def words_of(line, run):
+def words_of(line, runs):
     """The line's words with few seeds, small batches, and a directory that is there for the one that stands for any."""
     words = shlex.split(line)[1:]
     words = [re.sub(r"^(seed=0,1),.*", r"\1", word) for word in words]
     words = [re.sub(r"^batch_size=.*", "batch_size=20", word) for word in words]
     words = [re.sub(r"^warmup_steps=.*", "warmup_steps=1", word) for word in words]
-    return [re.sub(r"runs/train/(DIRECTORY|\d{4}-\d\d-\d\d_.*)", str(run), word) for word in words]
+    words = [re.sub(r"^(seeds|trials)=\d+$", r"\1=3", word) for word in words]
+    words = [re.sub(r"^runs=runs/compare/\*$", f"runs={runs['compare']}", word) for word in words]
+    for job, run in runs.items():
+        words = [re.sub(rf"runs/{job}/(DIRECTORY|\d{{4}}-\d\d-\d\d_.*)", str(run), word) for word in words]
+    return words
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with one finished run, and that run."""
+    """A folder with one finished run of train and one of compare, and these runs by job."""
     folder = tmp_path_factory.mktemp("typed")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "optimizer=gd", *SMALL["train"]]) == 0
         close_handlers()
-    (run,) = (folder / "runs" / "train").iterdir()
-    return folder, run.relative_to(folder)
+        assert main(["compare", "optimizers=[gd,adam]", *SMALL["compare"]]) == 0
+        close_handlers()
+    found = {}
+    for job in ("train", "compare"):
+        (run,) = (folder / "runs" / job).iterdir()
+        found[job] = run.relative_to(folder)
+    return folder, found
 
 
 def test_there_are_commands_of_every_job():
@@ -130,8 +150,8 @@ def test_command(page, line, folder, monkeypatch, capsys):
             pytest.skip(f"{module} is not installed")
     if "fashion_mnist" in line and not Path("/usr/share/datasets/fashion-mnist").is_dir():
         pytest.skip("Fashion-MNIST is not installed (Debian package dataset-fashion-mnist)")
-    folder, run = folder
-    words = words_of(line, run)
+    folder, runs = folder
+    words = words_of(line, runs)
     job = next((word for word in words if not word.startswith("-")), None)
     if job in OWN_JOBS or any(word in FORMS for word in words) or any(mark in line for mark in FORMS):
         pytest.skip("an example of a form, not a command")
