@@ -5,6 +5,7 @@ Legend: P  weights;  B  rows of the batch;  M [P, P]  curvature of the batch's m
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from symlab.optim.coverage import Coverage
 from symlab.optim.guarded import Guarded, named, named_parameters
 
 MATRICES = 4  # of P x P numbers in float64 that a step has in memory at once
+JACOBIAN = 2**25  # numbers in the Jacobian of the rows that are in memory at once
 
 
 class DenseCurvature(Guarded, ABC):
@@ -67,6 +69,9 @@ class DenseCurvature(Guarded, ABC):
             work = torch.promote_types(work, p.dtype)
         rows = inputs.to(work) if inputs.is_floating_point() else inputs
         problem = Problem.of(self._model, rows, targets, loss, training=depends_on_mode(self._model))
+        if not problem.coupled:
+            most = max(1, JACOBIAN // (problem.num_outputs * problem.num_parameters))
+            problem = replace(problem, row_batch=most)
         everything = dict(self._model.named_parameters())
         stacked = {name: everything[name].detach().to(work).unsqueeze(0) for name in problem.names}  # [1, *shape]
         self._pending = self._curvature(problem, stacked)[0]

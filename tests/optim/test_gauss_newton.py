@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from symlab.optim import dense_curvature
 from symlab.optim.gauss_newton import gauss_newton
 from symlab.optim.newton import newton
 from symlab.training.losses import auto, cross_entropy, half_mean_squared_error
@@ -52,9 +53,22 @@ def test_a_step_is_the_dense_damped_solve_with_the_matrix_of_loops():
     parameters = [p.detach().clone().requires_grad_() for p in model.parameters()]
     G = reference.ggn(functional(parameters), parameters, x, "nll")
     g = reference.gradient(functional(parameters), parameters, x, y, "nll")
-    expected = reference.flat(parameters).detach() - 0.7 * torch.linalg.solve(G + 0.01 * torch.eye(len(G), dtype=F64), g)
+    expected = reference.flat(parameters).detach() - 0.7 * torch.linalg.solve(
+        G + 0.01 * torch.eye(len(G), dtype=F64), g
+    )
     update(model, gauss_newton(model, x, lr=0.7, damping=0.01), cross_entropy, x, y, 0)
     torch.testing.assert_close(reference.flat(model.parameters()).detach(), expected, rtol=1e-10, atol=1e-12)
+
+
+@BOTH
+def test_a_step_does_not_depend_on_how_many_rows_are_in_memory(factory, monkeypatch):
+    moved = []
+    for numbers in (2**25, 200):
+        monkeypatch.setattr(dense_curvature, "JACOBIAN", numbers)
+        model, x, y = net(), randn(7, 4, seed=1), torch.arange(7) % 3
+        update(model, factory(model, x, lr=1.0, damping=0.01), cross_entropy, x, y, 0)
+        moved.append(reference.flat(model.parameters()).detach())
+    torch.testing.assert_close(moved[1], moved[0], rtol=1e-11, atol=1e-13)
 
 
 @BOTH
