@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from symlab.rundir.bands import check_bands, judge, over_data
 from symlab.curvature.statistics import (
     STATISTICS,
     Estimate,
@@ -15,6 +14,7 @@ from symlab.curvature.statistics import (
     statistics_of,
     symmetric_root,
 )
+from symlab.rundir.bands import check_bands, judge, over_data
 from symlab.symmetry import Group, WeightSymmetry
 
 SYMMETRY = WeightSymmetry(
