@@ -49,6 +49,9 @@ class LBFGS(Guarded):
     def _update(self) -> None:
         if self._batch is None:
             raise RuntimeError("LBFGS needs the batch: call observe(loss, inputs, targets) before each step")
+        if self.param_groups[0]["lr"] == 0:  # a schedule may end there: no line to search
+            self._batch = None
+            return
         parameters = [p for _, p, _ in named(self.param_groups)]
         weights, gradients = [p.clone() for p in parameters], [p.grad for p in parameters]
         evaluations = 0
