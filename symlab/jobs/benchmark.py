@@ -2,6 +2,7 @@
 
 import logging
 import statistics
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -33,6 +34,7 @@ def benchmark(
     batch_size: int | None = None,
     repeats: int = 100,
     limit_s: float | None = None,
+    cpu_time: bool = False,
     seed: int = 0,
     device: str = "auto",
     dtype: str = "float32",
@@ -47,12 +49,16 @@ def benchmark(
     the update (over renewals that not every update makes), their ratios to the reference with quartiles, the number of
     repeats, the memory of the optimizer's state. metrics.csv holds every single time.
 
+    `cpu_time`: seconds of the processor in place of those on the wall, summed over threads; for a busy machine.
     `rivals`: optimizer -> others; its update's time over that of the cheapest of the others (by the mean) is added.
 
     Raises BadInput for values, devices and shapes that cannot work.
     """
     _check(optimizers, reference, rivals or {}, batch_size, repeats, limit_s)
     place, kind = find_device(device), find_dtype(dtype)
+    if cpu_time and place.type != "cpu":
+        raise BadInput(f"cpu_time=true needs device=cpu, got {place}: the processor waits for the device")
+    clock = time.process_time if cpu_time else time.perf_counter
     with repeatable(seed, place, threads, deterministic=False):
         dataset = data().to(place, kind)
         inputs, targets = dataset.train_inputs[:batch_size], dataset.train_targets[:batch_size]
@@ -60,7 +66,7 @@ def benchmark(
         built = {name: build_optimizer(factory, models[name], inputs) for name, factory in optimizers.items()}
         threads_used = torch.get_num_threads()
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads_used, "seed": seed})
-        steps = time_steps(models, built, loss, inputs, targets, WARM_UP + repeats, limit_s=limit_s)
+        steps = time_steps(models, built, loss, inputs, targets, WARM_UP + repeats, limit_s=limit_s, clock=clock)
         rows = _counted(steps, (WARM_UP + repeats) * len(built), progress)
         run.append_rows(rows)
         compared = reference or next(iter(built))
@@ -74,6 +80,7 @@ def benchmark(
             "dtype": dtype,
             "threads": threads_used,
             "repeats": repeats,
+            "clock": "processor" if cpu_time else "wall",
             "reference": compared,
         }
     lines = [", ".join(f"{key} {value}" for key, value in setting.items()), as_text(table, compared)]

@@ -95,6 +95,18 @@ def test_looking_at_the_batch_is_part_of_the_update():
     assert all((row["update_time_s"] >= 0.02) == (row["optimizer"] == "sleeper") for row in rows)
 
 
+def test_the_processor_s_clock_leaves_out_what_is_slept():
+    models, optimizers = sleeper_and_plain()
+    arguments = (models, optimizers, auto, torch.ones(4, 3), torch.ones(4, 1), 3)
+    rows = list(time_steps(*arguments, clock=time.process_time))
+    assert all(row["update_time_s"] < 0.02 for row in rows)
+
+
+def test_a_benchmark_names_its_clock(tmp_path):
+    run = RunDir.create(tmp_path)
+    assert run_job(run, cpu_time=True, optimizers={"gd": ALL["gd"]}).summary["clock"] == "processor"
+
+
 def test_a_slow_optimizer_takes_fewer_turns():
     models, optimizers = sleeper_and_plain()
     rows = list(time_steps(models, optimizers, auto, torch.ones(4, 3), torch.ones(4, 1), repeats=12, limit_s=0.1))
