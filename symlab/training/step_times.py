@@ -30,8 +30,8 @@ def time_steps(
     The update of an optimizer that `UsesBatch` is `observe` and `step`. The optimizers take turns, in another order at
     every repeat. Yields rows {repeat, optimizer, step_time_s, update_time_s}. Only ratios within one repeat mean
     anything on a machine that does other work too. An optimizer that has used `limit_s` seconds (None: no limit) and
-    taken FEWEST steps takes no more turns. `clock` gives seconds: time.process_time those of the processor alone, on the
-    CPU, which other work on the machine hardly changes.
+    taken FEWEST steps takes no more turns. `clock` gives seconds: time.process_time those of the processor alone, on
+    the CPU, which other work on the machine hardly changes.
     """
     names = list(optimizers)
     spent = dict.fromkeys(names, 0.0)
