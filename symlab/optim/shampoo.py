@@ -101,6 +101,9 @@ def shampoo(
     `lr` in (0, 100], `momentum` in [0, 1), `eps` > 0 (initial value of the statistics), `update_every` >= 1,
     `weight_decay` >= 0 (decoupled). `inputs` is not used.
 
+    A renewal costs one eigh of each L_d, in float64 about 1 ms for n_d = 140 and 45 ms for 512 on one thread; with
+    `update_every` the other updates are spared it.
+
     Without momentum it is pytorch-optimizer's `Shampoo`, which is not used: its eigenvectors come from an SVD, several
     times as dear as eigh; with roots every k-th step it does not move before step k; its momentum mixes the last
     update into the gradient, and changes `.grad`.
