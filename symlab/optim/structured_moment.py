@@ -4,7 +4,6 @@ Legend: k  isotypic block;  G_k [S, m_k, N_k]  the pieces in it, first those of 
 D_k  dimension of its irreducible piece;  M_k [m_k, m_k]  running second moment.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -77,17 +76,12 @@ def matrix_of(vectors: Tensor, powers: Tensor, dtype: torch.dtype) -> Tensor:
     return ((vectors * powers) @ vectors.mT).clamp_(-largest, largest).to(dtype)
 
 
-def apply_kept(blocks: Sequence[Block], roots: Sequence[Tensor], pieces: Sequence[Tensor]) -> list[Tensor]:
-    """R_k G_k [1, m, N] of each block for roots R_k [m, m] of earlier statistics, at most of norm sqrt(m_k D_k).
+def apply_kept(roots: Sequence[Tensor], bounds: Sequence[Tensor], pieces: Sequence[Tensor]) -> list[Tensor]:
+    """R_k G_k [1, m, N] for roots R_k [m, m] of earlier statistics, each at most of norm `bounds` [K].
 
-    That is the norm of a gradient whose second moment is the statistics', at exponent -1/2. A gradient outside the
-    range of the earlier statistics would be blown up without this bound.
+    A gradient outside the range of the earlier statistics would be blown up without a bound.
     """
-    turned = [
-        g * root if block.copies == 1 else (root @ g[0])[None]
-        for block, root, g in zip(blocks, roots, pieces, strict=True)
-    ]
-    norms = torch._foreach_norm(turned)
-    for block, x, norm in zip(blocks, turned, norms, strict=True):
-        x.mul_((math.sqrt(block.copies * block.dimension) / norm.clamp_min(torch.finfo(x.dtype).tiny)).clamp_max(1.0))
+    turned = [g * root if root.numel() == 1 else (root @ g[0])[None] for root, g in zip(roots, pieces, strict=True)]
+    for x, norm, bound in zip(turned, torch._foreach_norm(turned), bounds, strict=True):
+        x.mul_((bound / norm.clamp_min(torch.finfo(x.dtype).tiny)).clamp_max_(1.0))
     return turned

@@ -94,6 +94,7 @@ class SymO(Optimizer):
         update_every: int = 1,
         max_block: int = 256,
         weight_decay: float = 0.0,
+        nesterov: bool = False,
         of_momentum: bool = False,
         couple: bool = True,
         one_sided: bool = False,
@@ -114,6 +115,7 @@ class SymO(Optimizer):
             "update_every": update_every,
             "max_block": max_block,
             "weight_decay": weight_decay,
+            "nesterov": nesterov,
             "of_momentum": of_momentum,
             "couple": couple,
             "one_sided": one_sided,
@@ -152,15 +154,16 @@ class SymO(Optimizer):
         if all(p.grad is None for p in parameters.values()):
             return None
         gradients = {name: plan.gradient(name, p) for name, p in parameters.items()}  # [1, *shape]
-        velocity = gradients
+        velocity, steps = gradients, gradients
         if group["momentum"]:
             velocity = self._velocity(group["momentum"], parameters, gradients)
+            steps = _ahead(group["momentum"], gradients, velocity) if group["nesterov"] else velocity
         if self._steps(group) % group["statistics_every"]:
             _check_finite(gradients, torch.stack([g.norm() for g in gradients.values()]), plan.work_dtype)
-            return _Gathered(parameters, velocity, plan.symmetry.split(velocity), None)
-        both = velocity  # [1, *shape]
+            return _Gathered(parameters, velocity, plan.symmetry.split(steps), None)
+        both = steps  # [1, *shape]
         if group["momentum"] and not group["of_momentum"]:
-            both = {name: torch.cat((g, velocity[name])) for name, g in gradients.items()}  # [2, *shape]
+            both = {name: torch.cat((g, steps[name])) for name, g in gradients.items()}  # [2, *shape]
         blocks, dtype = plan.symmetry.blocks, self.statistics_dtype
         pieces = in_precision(blocks, plan.symmetry.split(both), dtype)  # [S, m_k, N_k]
         increments = second_moments(blocks, pieces, dtype)  # [m_k, m_k]
@@ -173,12 +176,13 @@ class SymO(Optimizer):
         state = self.state[group["params"][0]]
         state["step"] = self._steps(group) + 1
         if increments is None:
-            directions = apply_kept(plan.symmetry.blocks, state["roots"], pieces)
+            directions = apply_kept(state["roots"], state["bounds"], pieces)
         else:
             roots = self._roots(group, plan, state, increments)
             directions = [apply_root(q, f, g[-1:], plan.work_dtype) for (q, f), g in zip(roots, pieces, strict=True)]
             if group["statistics_every"] > 1:
                 state["roots"] = [matrix_of(q, f, plan.work_dtype) for q, f in roots]
+                state["bounds"] = torch._foreach_norm(directions)
         updates = plan.symmetry.merge(directions)  # [1, *shape]
         for name, p in parameters.items():
             if p.grad is not None:
@@ -289,6 +293,7 @@ def symo(
     update_every: int = 1,
     max_block: int = 256,
     weight_decay: float = 0.0,
+    nesterov: bool = False,
     of_momentum: bool = False,
     couple: bool = True,
     one_sided: bool = False,
@@ -323,6 +328,7 @@ def symo(
         update_every=update_every,
         max_block=max_block,
         weight_decay=weight_decay,
+        nesterov=nesterov,
         of_momentum=of_momentum,
         couple=couple,
         one_sided=one_sided,
@@ -335,6 +341,11 @@ def symo(
         message = "SymO: to keep blocks within max_block=%d, %d free axes are treated as if under O(n): %s%s"
         logger.info(message, max_block, len(taken), ", ".join(taken[:SHOWN]), more)
     return optimizer
+
+
+def _ahead(momentum: float, gradients: Mapping[str, Tensor], velocity: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """g_t + momentum b_t, Nesterov's form, [1, *shape]."""
+    return {name: torch.add(g, velocity[name], alpha=momentum) for name, g in gradients.items()}
 
 
 def _check_finite(gradients: Mapping[str, Tensor], sizes: Tensor, dtype: torch.dtype) -> None:

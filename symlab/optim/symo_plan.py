@@ -141,7 +141,7 @@ def check_hyperparameters(group: Mapping[str, Any], after_schedule: bool = False
         value = group[key]
         if isinstance(value, bool) or not (low <= value < high or (closed and value == high)):
             raise ValueError(f"{key} must lie in [{low:g}, {high:g}{']' if closed else ')'}, got {value}")
-    for key in ("of_momentum", "couple", "one_sided"):
+    for key in ("nesterov", "of_momentum", "couple", "one_sided"):
         if not isinstance(group[key], bool):
             raise ValueError(f"{key} must be true or false, got {group[key]!r}")
     for key in ("update_every", "max_block", "statistics_every"):
