@@ -85,7 +85,10 @@ class Trial:
         )
 
     def key(self, task: Task, device: str) -> str:
-        """16 hex digits: equal for trials that compute the same thing, whatever they are called."""
+        """t and 16 hex digits: equal for trials that compute the same thing, whatever they are called.
+
+        The letter keeps a table from reading digits as a number.
+        """
         content = {
             "task": task.description(),
             "optimizer": described(self.own_optimizer),
@@ -97,7 +100,7 @@ class Trial:
             "device": device,
         }
         text = json.dumps(content, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f"t{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def held_out(dataset: Dataset, fraction: float) -> Dataset:

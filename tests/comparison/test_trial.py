@@ -8,7 +8,7 @@ import torch
 from symlab.comparison.run_trial import TrialRunner
 from symlab.comparison.settings import described, keywords_of, space_of, split_settings
 from symlab.comparison.trial import held_out
-from symlab.rundir import BadInput
+from symlab.rundir import BadInput, RunDir
 from symlab.search import Tunable
 from symlab.training.batches import Batches
 from tests.comparison.toy import RATES, descent, falling, line, steady, task, trial
@@ -54,6 +54,14 @@ def test_key_says_what_is_computed():
         ),
     ]
     assert len({base, *others}) == 1 + len(others)
+
+
+def test_keys_come_back_from_a_table_as_they_were(tmp_path):
+    """Sixteen hex digits alone can be a number: 9098792935673520, or 12e4567890123456, which is infinite."""
+    keys = [trial(seed=seed).key(task(), "cpu") for seed in range(4000)]
+    run = RunDir(tmp_path)
+    run.append_rows([{"key": key} for key in keys], "keys")
+    assert [row["key"] for row in run.read_rows("keys")] == keys
 
 
 def test_held_out_rows_are_training_rows_and_never_test_rows():
