@@ -51,11 +51,12 @@ class SymO(Optimizer):
 
     Per block: M_k <- beta M_k + (1 - beta) G_k G_k^T / D_k;  Sigma_t = M_k / (1 - beta^t);  eps = damping x the
     largest eigenvalue of that block's Sigma_t. With momentum mu, the step takes b_t = mu b_{t-1} + g_t in place of g_t
-    (the statistics do not). Decoupled weight decay: theta <- (1 - lr weight_decay) theta before the step.
+    (the statistics only with `of_momentum`). Decoupled weight decay: theta <- (1 - lr weight_decay) theta, before it.
 
     Args:
         named_parameters: pairs (name, parameter), as of `model.named_parameters()`, or a list of groups
-            `{"params": [pairs], ...}`. Statistics couple the tensors of one group only.
+            `{"params": [pairs], ...}`. Statistics couple the tensors of one group only: with a group for each tensor,
+            every tensor has its own.
         symmetry: the model's `WeightSymmetry`, e.g. of `infer_symmetry(model, inputs)`. It may know more tensors.
         lr: > 0. The update's root mean square per block is about lr, whatever the scale of the loss (exponent -1/2).
         beta: decay of the statistics, in [0, 1).
@@ -67,14 +68,20 @@ class SymO(Optimizer):
         max_block: blocks with m_k above it are coarsened (`WeightSymmetry.coarsen`), so that the cost of a step stays
             bounded by eigh of that size.
         weight_decay: >= 0.
+        nesterov: with momentum, the step takes g_t + mu b_t.
+        of_momentum: the statistics are those of what the step takes. With beta 0 each block of the update is then
+            sqrt(D_k) U V^T of B_k = U S V^T: Muon on the blocks of the symmetry.
+        one_sided: hidden-to-hidden weights have one free side in place of both groups (`one_sided_symmetry.one_sided`).
+        statistics_every: statistics and roots are renewed every that many steps. In between the root is kept as a
+            matrix in the precision of the weights, and no block's update is larger than when the root was renewed.
         statistics_dtype: float64 keeps directions whose second moment is 1e-13 of the largest one; float32 (for a
             device without float64) loses those below 1e-5, and with them most of the gain on ill-conditioned inputs.
 
     Parameters outside the symmetry: one scalar per tensor, M = running mean of its squared entries (as if every axis
     were under O(n)). Parameters without a gradient at a step are left untouched and count as zero gradients in the
-    statistics. Empty parameters are left alone. Eigenvalues are floored at m x machine epsilon of the largest; a zero
-    gradient gives a zero update, and so does a block that holds nothing but rounding errors (`RoundingFloor`). A step
-    with one NaN or inf gradient entry raises and changes nothing.
+    statistics (with `of_momentum`: as their momentum). Empty parameters are left alone. Eigenvalues are floored at m x
+    machine epsilon of the largest; a zero gradient gives a zero update, and so does a block that holds nothing but
+    rounding errors (`RoundingFloor`). A step with one NaN or inf gradient entry raises and changes nothing.
 
     Raises:
         ValueError: an argument out of range (named, with its value); parameters without names; complex parameters.
@@ -96,7 +103,6 @@ class SymO(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         of_momentum: bool = False,
-        couple: bool = True,
         one_sided: bool = False,
         statistics_every: int = 1,
         statistics_dtype: torch.dtype = torch.float64,
@@ -117,7 +123,6 @@ class SymO(Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "of_momentum": of_momentum,
-            "couple": couple,
             "one_sided": one_sided,
             "statistics_every": statistics_every,
         }
@@ -158,7 +163,7 @@ class SymO(Optimizer):
         if group["momentum"]:
             velocity = self._velocity(group["momentum"], parameters, gradients)
             steps = _ahead(group["momentum"], gradients, velocity) if group["nesterov"] else velocity
-        if self._steps(group) % group["statistics_every"]:
+        if self._steps(group) % group["statistics_every"] and "roots" in self.state[group["params"][0]]:
             _check_finite(gradients, torch.stack([g.norm() for g in gradients.values()]), plan.work_dtype)
             return _Gathered(parameters, velocity, plan.symmetry.split(steps), None)
         both = steps  # [1, *shape]
@@ -295,7 +300,6 @@ def symo(
     weight_decay: float = 0.0,
     nesterov: bool = False,
     of_momentum: bool = False,
-    couple: bool = True,
     one_sided: bool = False,
     statistics_every: int = 1,
     statistics_dtype: str = "float64",
@@ -330,7 +334,6 @@ def symo(
         weight_decay=weight_decay,
         nesterov=nesterov,
         of_momentum=of_momentum,
-        couple=couple,
         one_sided=one_sided,
         statistics_every=statistics_every,
         statistics_dtype=_statistics_dtype(statistics_dtype),

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from symlab.optim.coverage import Coverage
+from symlab.optim.one_sided_symmetry import between_groups, one_sided
 from symlab.optim.rounding import RoundingFloor
-from symlab.optim.tensor_statistics import one_sided, uncoupled
 from symlab.symmetry import Group, WeightSymmetry
 
 
@@ -23,6 +23,7 @@ class Plan:
 
     symmetry: WeightSymmetry
     inside: frozenset[str]  # names that the given symmetry knows
+    one_sided: frozenset[str]  # names with one free side, pooled over the other
     coarsened: tuple[str, ...]  # axes that are treated as if under O(n), to keep blocks within max_block
     work_dtype: torch.dtype  # of gradients and updates: float32 or better
     floor: RoundingFloor | None  # None for a single block, which has no other to be compared with
@@ -58,7 +59,8 @@ def plan_of(group: Mapping[str, Any], symmetry: WeightSymmetry) -> Plan:
         raise ValueError(f"one group's parameters must be on one device, got {devices}")
     inside = [name for name in parameters if name in symmetry.axes]
     outside = {name: p.shape for name, p in parameters.items() if name not in symmetry.axes and p.numel() > 0}
-    full = _extended(_structure(group, symmetry.restrict(inside)), outside)
+    known = symmetry.restrict(inside)
+    full = _extended(one_sided(known) if group["one_sided"] else known, outside)
     coarse = full.coarsen(group["max_block"])
     wide = any(p.dtype is torch.float64 for p in parameters.values())
     work_dtype = torch.float64 if wide else torch.float32
@@ -66,6 +68,7 @@ def plan_of(group: Mapping[str, Any], symmetry: WeightSymmetry) -> Plan:
     return Plan(
         symmetry=coarse,
         inside=frozenset(inside),
+        one_sided=frozenset(name for name in inside if group["one_sided"] and between_groups(known, name)),
         coarsened=tuple(label for label in coarse.groups if label not in full.groups),
         work_dtype=work_dtype,
         floor=RoundingFloor.of(coarse, work_dtype, next(iter(devices))) if several else None,
@@ -81,12 +84,18 @@ def coverage_of(group: Mapping[str, Any], plan: Plan) -> list[Coverage]:
     taken = set(plan.coarsened)
     rows = []
     for name, p in zip(group["param_names"], group["params"], strict=True):
-        rule = f"symmetry, blocks of {sizes[name]}" if name in plan.inside else "one scalar per tensor"
+        rule = _rule(plan, name, sizes[name])
         if p.numel():
             labels = dict.fromkeys(a for part in plan.symmetry.layouts[name].parts for a in part.labels if a in taken)
             rule += f", coarsened along {', '.join(labels)}" if labels else ""
         rows.append(Coverage(name, rule if p.numel() else "empty, left alone", p.numel()))
     return rows
+
+
+def _rule(plan: Plan, name: str, sizes: Sequence[int]) -> str:
+    if name in plan.one_sided:
+        return f"one side free, blocks of {sizes}"
+    return f"symmetry, blocks of {sizes}" if name in plan.inside else "one scalar per tensor"
 
 
 def check_saved(states: Mapping[str, Mapping[str, Any]], plan: Plan, dtype: torch.dtype) -> None:
@@ -141,20 +150,13 @@ def check_hyperparameters(group: Mapping[str, Any], after_schedule: bool = False
         value = group[key]
         if isinstance(value, bool) or not (low <= value < high or (closed and value == high)):
             raise ValueError(f"{key} must lie in [{low:g}, {high:g}{']' if closed else ')'}, got {value}")
-    for key in ("nesterov", "of_momentum", "couple", "one_sided"):
+    for key in ("nesterov", "of_momentum", "one_sided"):
         if not isinstance(group[key], bool):
             raise ValueError(f"{key} must be true or false, got {group[key]!r}")
     for key in ("update_every", "max_block", "statistics_every"):
         value = group[key]
         if isinstance(value, bool) or not (isinstance(value, int) and value >= 1):
             raise ValueError(f"{key} must be a whole number of at least 1, got {value}")
-
-
-def _structure(group: Mapping[str, Any], symmetry: WeightSymmetry) -> WeightSymmetry:
-    """The symmetry as the settings ask for it: the model's own by default."""
-    if group["one_sided"]:
-        symmetry = one_sided(symmetry)
-    return symmetry if group["couple"] else uncoupled(symmetry)
 
 
 def _extended(symmetry: WeightSymmetry, outside: Mapping[str, torch.Size]) -> WeightSymmetry:
