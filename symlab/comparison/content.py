@@ -11,7 +11,7 @@ import torch
 from symlab.comparison.numbers import numbers
 from symlab.comparison.plan import Plan
 from symlab.comparison.report import ReportContent
-from symlab.comparison.settings import described
+from symlab.comparison.settings import described, space_of
 from symlab.comparison.statistics import statistics_notes
 from symlab.comparison.tables import (
     Cells,
@@ -24,6 +24,7 @@ from symlab.comparison.tables import (
 )
 from symlab.comparison.trial import Task
 from symlab.rundir import BadInput, RunDir
+from symlab.search.space import Space
 from symlab.training.factories import PlotFunction, name_of
 
 Row = dict[str, Any]
@@ -31,7 +32,7 @@ METRICS = {"test_loss": False, "train_loss": False, "test_accuracy": True}  # ->
 
 
 @dataclass(frozen=True)
-class Setting:
+class Question:
     """What a comparison was asked to do, beside its runs."""
 
     plan: Plan
@@ -54,7 +55,7 @@ class Setting:
         expected: Mapping[str, Sequence[float]],
         device: torch.device,
         threads: int,
-    ) -> "Setting":
+    ) -> "Question":
         """Raises BadInput for a reference that is no optimizer and a step to report at which nothing is measured."""
         if reference is not None and reference not in plan.optimizers:
             raise BadInput(f"reference={reference} is not one of the optimizers: {', '.join(plan.optimizers)}")
@@ -67,6 +68,13 @@ class Setting:
                 )
         first = next(iter(plan.optimizers))
         return cls(plan, task, reference or first, tuple(targets), steps, expected, device, threads)
+
+    @property
+    def trials_each(self) -> str:
+        """How the settings of an optimizer are shared among schedules."""
+        count = len(self.plan.schedules)
+        shared = f", {self.plan.trials // count} or more for each of {count} schedules" if count > 1 else ""
+        return f"{self.plan.trials} settings for each optimizer{shared}"
 
     @property
     def title(self) -> str:
@@ -82,10 +90,11 @@ class Setting:
         tuning: dict[str, Any] = {"tuning": "none: configured values"}
         if plan.trials:
             tuning = {
-                "tuning": f"{plan.trials} settings for each optimizer, {name_of(plan.search)} in {plan.rounds} rounds",
+                "tuning": f"{self.trials_each}, {name_of(plan.search)} in {plan.rounds} rounds",
                 "tuning seeds": list(plan.tuning_seeds),
                 "chosen by": f"{plan.objective} after {plan.steps} steps",
                 "training rows held out while tuning": task.validation_fraction,
+                "searched": {label: _ranges(plan, label) for label in plan.optimizers},
             }
         return {
             "model": described(task.model),
@@ -97,11 +106,23 @@ class Setting:
             "data of each seed": "its own" if task.vary_data else "the same",
             **tuning,
             "schedules": schedules,
+            "measured every": f"{plan.eval_every} updates, so steps to a target are rounded up to that",
             "schedule of": dict(plan.schedule_of),
             "device": str(self.device),
             "dtype": task.dtype,
             "threads of a run": self.threads,
         }
+
+
+def _ranges(plan: Plan, label: str) -> str:
+    """The declared ranges of an optimizer and of the schedules, which the search may leave."""
+    spaces = [("", space_of(plan.optimizers[label]))]
+    spaces += [(f"{name}.", space_of(schedule)) for name, schedule in plan.schedules_for(label).items()]
+    dimensions = [dimension for prefix, space in spaces for dimension in Space.of(space, prefix).dimensions]
+    return ", ".join(
+        f"{d.key} in {list(d.choices)}" if d.choices is not None else f"{d.key} {d.low:g} to {d.high:g}"
+        for d in dimensions
+    )
 
 
 @dataclass(frozen=True)
@@ -123,23 +144,30 @@ class Tables:
 
 
 def draw_figures(
-    run: RunDir, setting: Setting, tables: Tables, plots: Mapping[str, PlotFunction]
-) -> list[tuple[str, Path]]:
-    """(name, path of the PNG) of each figure for which there are rows; the name says which: tuning, profile, cost, or
-    else the curves."""
+    run: RunDir, setting: Question, tables: Tables, plots: Mapping[str, PlotFunction]
+) -> tuple[list[tuple[str, Path]], list[str]]:
+    """(name, path of the PNG) of each figure for which there are rows, and what went wrong with the others.
+
+    The name says which table: tuning, profile, cost, or else the curves.
+    """
     references = {
         name.removeprefix("reference."): value["value"]
         for name, value in numbers(tables.results, [], []).items()
         if name.startswith("reference.") and value["value"] is not None
     }
-    sources = {"tuning": tables.trials, "profile": profile_rows(tables.targets), "cost": tables.cost}
-    drawn = []
+    rows_of = {"tuning": tables.trials, "profile": profile_rows(tables.targets), "cost": tables.cost}
+    drawn, problems = [], []
     for name, plot in plots.items():
-        rows = sources.get(name, tables.curves)
-        if rows:
+        rows = rows_of.get(name, tables.curves)
+        if not rows:
+            continue
+        try:
             figure = plot(pandas.DataFrame(rows), references, title=setting.title)
+        except (ValueError, KeyError, TypeError) as error:
+            problems.append(f"plots.{name} does not fit its table: {error}")
+        else:
             drawn.append((name, run.save_figure(name, figure)[0]))
-    return drawn
+    return drawn, problems
 
 
 def profile_rows(targets: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -152,14 +180,15 @@ def profile_rows(targets: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def report_content(
     run: RunDir,
-    setting: Setting,
+    setting: Question,
     tables: Tables,
     verdicts: Mapping[str, Mapping[str, Any]],
     drawn: Sequence[tuple[str, Path]],
     work: Mapping[str, Any],
 ) -> ReportContent:
     """Everything that the report says."""
-    environment = (run.read_environment() or [{}])[-1]
+    starts = run.read_environment() or [{}]
+    environment = starts[-1]
     shown = ("versions", "git", "cpu", "cpu_available", "gpus", "platform", "started")
     main = [row for row in tables.summary if row["metric"] == next(iter(METRICS))]
     return ReportContent(
@@ -168,9 +197,28 @@ def report_content(
         tables=[table for table in _sections(setting, tables, verdicts) if table[2]],
         figures=[(CAPTIONS.get(name, name), path.read_bytes(), f"figures/{path.name}") for name, path in drawn],
         environment={key: environment[key] for key in shown if key in environment} | dict(work),
-        command_line=str(environment.get("command_line", "")),
-        notes=statistics_notes(main, setting.reference),
+        command_line="\n".join(str(start.get("command_line", "")) for start in starts),
+        notes=[*statistics_notes(main, setting.reference), *OWN_NOTES, *_provenance(tables)],
     )
+
+
+OWN_NOTES = (
+    "Seconds in curves and to a target are those of the updates alone, while other workers ran; the time per step was "
+    "measured apart.",
+    "Intervals and tests speak of the seeds; they leave out that the values were chosen by a search with chance in it.",
+)
+
+
+def sources(tables: Tables) -> list[str]:
+    """Code, versions and machines that the runs were made with, each once."""
+    return list(dict.fromkeys(str(row["made_with"]) for row in [*tables.results, *tables.trials]))
+
+
+def _provenance(tables: Tables) -> list[str]:
+    found = sources(tables)
+    if len(found) == 1:
+        return [f"All runs were made with {found[0]}."]
+    return [f"Attention: the runs were not all made with the same code and machine, but with: {'; '.join(found)}."]
 
 
 CAPTIONS = {
@@ -183,7 +231,7 @@ CAPTIONS = {
 
 
 def _sections(
-    setting: Setting, tables: Tables, verdicts: Mapping[str, Mapping[str, Any]]
+    setting: Question, tables: Tables, verdicts: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[str, str, list[Cells]]]:
     """(heading, note, rows) in the order of the report."""
     sections: list[tuple[str, str, list[Cells]]] = []

@@ -1,74 +1,115 @@
 """What a step of each optimizer costs: time, interleaved in one process that does nothing else, and memory."""
 
-import gc
+import multiprocessing
 import re
+import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from symlab.comparison.run_trial import TrialRunner
-from symlab.comparison.trial import Trial
+from symlab.comparison.trial import Task, Trial
+from symlab.comparison.workers import RUN_ERRORS, quiet, threads_of_children
 from symlab.training.place import repeatable
 from symlab.training.step_times import state_bytes, time_steps
 from symlab.training.update import DivergedError, update
 
-WARM_UP = 3
-"""Steps that are not counted: memory is allocated and caches are filled in them."""
+BLOCK = 10
+"""Steps whose mean is one measurement: what an optimizer renews every tenth step is in every block once."""
 
 SLOW = 1e-3
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 RESET_PEAK = "5"  # what Linux takes for: set the peak of the resident size to the present one
+Row = dict[str, Any]
 
 
-def step_costs(runner: TrialRunner, trials: Mapping[str, Trial], repeats: int) -> Iterator[dict[str, Any]]:
-    """Rows {repeat, optimizer, step_time_s, update_time_s}, the optimizers taking turns on the first batch.
+def step_costs(runner: TrialRunner, trials: Mapping[str, Trial], blocks: int) -> list[Row]:
+    """Rows {repeat, optimizer, step_time_s, update_time_s}, means over blocks of ten steps.
 
-    Every optimizer trains a model of its own from the same weights, at a thousandth of its rate: the cost is the same,
-    and nothing diverges on the way.
+    The optimizers take turns step by step on the first batch; a block before the first is not counted. Every optimizer
+    trains a model of its own from the same weights, at a thousandth of its rate, so that nothing diverges on the way:
+    the cost is the same, but for line searches.
     """
     first = next(iter(trials.values()))
     with repeatable(first.seed, runner.device, runner.threads, deterministic=False):
         built = {label: runner.build(trial) for label, trial in trials.items()}
-        batches = next(iter(built.values()))[2]
-        inputs, targets = batches.at(0)
+        inputs, targets = next(iter(built.values()))[2].at(0)
         models = {label: training.model for label, (_, training, _, _) in built.items()}
         optimizers = {label: training.optimizer for label, (_, training, _, _) in built.items()}
         for optimizer in optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] *= SLOW
-        for row in time_steps(models, optimizers, runner.task.loss, inputs, targets, WARM_UP + repeats):
-            if row["repeat"] >= WARM_UP:
-                yield {"optimizer": row["optimizer"], **row, "repeat": row["repeat"] - WARM_UP}
+        steps = time_steps(models, optimizers, runner.task.loss, inputs, targets, (1 + blocks) * BLOCK)
+        return list(_block_means(steps))
 
 
-def memory(runner: TrialRunner, trials: Mapping[str, Trial]) -> list[dict[str, Any]]:
-    """Rows {optimizer, state_mib, peak_mib}: the optimizer's own tensors, and the most that building the model and two
-    training steps took on top of what was there before (None where the system cannot tell)."""
-    return [{"optimizer": label, **_memory_of(runner, trial)} for label, trial in trials.items()]
+def _block_means(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
+    blocks: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        blocks.setdefault((row["repeat"] // BLOCK, row["optimizer"]), []).append(row)
+    for (block, label), own in blocks.items():
+        if block > 0:
+            means = {name: statistics.fmean(row[name] for row in own) for name in ("step_time_s", "update_time_s")}
+            yield {"optimizer": label, "repeat": block - 1, **means}
 
 
-def _memory_of(runner: TrialRunner, trial: Trial) -> dict[str, Any]:
-    gc.collect()
+def memory(runner: TrialRunner, trials: Mapping[str, Trial], *, fresh: bool) -> list[Row]:
+    """Rows {optimizer, state_mib, peak_mib}: the optimizer's own tensors, and the most that the model, the optimizer
+    and two training steps took on top of what a process with the data holds.
+
+    Each in a `fresh` process of its own, for memory that is freed is not given back; without it, and where the system
+    cannot tell, peak_mib is None.
+    """
+    return [{"optimizer": label, **_memory_of(runner, trial, fresh)} for label, trial in trials.items()]
+
+
+def _memory_of(runner: TrialRunner, trial: Trial, fresh: bool) -> Row:
+    if not fresh:
+        return _two_steps(runner, trial) | {"peak_mib": None}
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_measure, args=(theirs, runner.task, runner.device, runner.threads, trial))
+    with threads_of_children(runner.threads):
+        process.start()
+    theirs.close()
+    try:
+        found: Row = ours.recv()
+    except EOFError:  # the process died
+        found = {"state_mib": None, "peak_mib": None}
+    process.join()
+    return found
+
+
+def _measure(connection: Connection, task: Task, device: torch.device, threads: int, trial: Trial) -> None:
+    quiet()
+    runner = TrialRunner(task, device, threads)
+    runner.dataset(trial)
+    before = _reset_peak(device)
+    try:
+        found = _two_steps(runner, trial)
+    except RUN_ERRORS:
+        found = {"state_mib": None}
+    connection.send(found | {"peak_mib": None if before is None else max(_peak(device) - before, 0.0)})
+
+
+def _two_steps(runner: TrialRunner, trial: Trial) -> Row:
     with repeatable(trial.seed, runner.device, runner.threads, deterministic=False):
-        runner.dataset(trial)
-        before = _reset_peak(runner.device)
         _, training, batches, _ = runner.build(trial)
         try:
             for step in range(2):
                 update(training.model, training.optimizer, runner.task.loss, *batches.at(step), step)
         except DivergedError:
-            pass  # memory is what was asked for, and both steps took theirs
-        peak = None if before is None else max(_peak(runner.device) - before, 0.0)
-        return {"state_mib": state_bytes(training.optimizer) / 2**20, "peak_mib": peak}
+            pass  # memory is what was asked for, and the step took its own
+        return {"state_mib": state_bytes(training.optimizer) / 2**20}
 
 
 def _reset_peak(device: torch.device) -> float | None:
     """MiB in use; the peak starts from here."""
     if device.type == "cuda":
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         return torch.cuda.memory_allocated(device) / 2**20
     if sys.platform != "linux":

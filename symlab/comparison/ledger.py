@@ -18,10 +18,13 @@ Row = dict[str, Any]
 
 
 class Ledger:
-    """Reads what is there once, then appends; a run is on record as soon as it ends."""
+    """Reads what is there once, then appends; a run is on record as soon as it ends.
 
-    def __init__(self, run: RunDir) -> None:
-        self.run = run
+    `made_with`: code, versions and machine of this start, written beside each of its runs.
+    """
+
+    def __init__(self, run: RunDir, made_with: str = "") -> None:
+        self.run, self.made_with = run, made_with
         self._tables = {name: self._read(name) for name in (TRIALS, RESULTS)}
         done = self._tables[RESULTS]
         if any(row["key"] not in done for row in run.read_rows(CURVES)):  # killed between a run's curve and its result
@@ -37,23 +40,25 @@ class Ledger:
         row = self._tables[TRIALS].get(key)
         if row is None or row["status"] in RETRIED:
             return None
-        last = {name: row[name] for name in LAST}
-        return TrialResult(row["status"], row["message"] or "", [last], int(row["step"]), float(row["time_s"]))
+        last = {"step": row["step"]} | {name: row[name] for name in LAST}
+        rows = [last] if row["status"] == "completed" else []
+        return TrialResult(row["status"], row["message"] or "", rows, int(row["step"]), float(row["time_s"]))
 
     def result(self, key: str) -> Row | None:
         """The row of a reported run that is on record."""
         row = self._tables[RESULTS].get(key)
         return None if row is None or row["status"] in RETRIED else row
 
-    def add_trial(self, key: str, place: Mapping[str, Any], trial: Trial, result: TrialResult, value: Any) -> None:
-        """Write down a tuning run; `place`: its round and number."""
+    def add_trial(self, key: str, place: Mapping[str, Any], trial: Trial, result: TrialResult) -> None:
+        """Write down a tuning run; `place`: its round, number and value under the present objective."""
         row = {
             "optimizer": trial.label,
             **place,
             "seed": trial.seed,
             "settings": json.dumps(dict(trial.settings)),
-            **_outcome(result, {"value": value}),
+            **_outcome(result),
             **_last(result),
+            "made_with": self.made_with,
             "key": key,
         }
         self.run.append_rows([row], TRIALS)
@@ -73,7 +78,7 @@ class Ledger:
         row = {
             "optimizer": trial.label,
             "seed": trial.seed,
-            **_outcome(result, {}),
+            **_outcome(result),
             **_last(result),
             "best_test_loss": best.get("test_loss"),
             "best_step": best.get("step"),
@@ -82,10 +87,18 @@ class Ledger:
             "parameters": result.parameters,
             "references": json.dumps(result.references),
             "settings": json.dumps(trial.effective_settings()),
+            "made_with": self.made_with,
             "key": key,
         }
         self.run.append_rows([row], RESULTS)
         self._tables[RESULTS][key] = row
+
+    def place(self, places: Mapping[str, Mapping[str, Any]]) -> None:
+        """Write round, number and value of each tuning run anew: another objective or budget has changed them."""
+        rows = [{**row, **places[row["key"]]} for row in self.run.read_rows(TRIALS) if row["key"] in places]
+        if rows:
+            order = {key: number for number, key in enumerate(places)}
+            self.run.replace_rows(sorted(rows, key=lambda row: order[row["key"]]), TRIALS)
 
     def settle(self, tables: Collection[str], keys: Collection[str]) -> None:
         """Put the rows of `keys` into the tables, and all others into the former ones; each once."""
@@ -100,12 +113,12 @@ class Ledger:
                 self.run.replace_rows(current, name)
 
 
-def _outcome(result: TrialResult, more: Mapping[str, Any]) -> Row:
+def _outcome(result: TrialResult) -> Row:
     return {
         "status": result.status,
-        **more,
         "step": result.step,
         "time_s": result.time_s,
+        "duration_s": result.duration_s,
         "message": " ".join(result.message.split()) or None,
     }
 

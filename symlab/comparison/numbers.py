@@ -28,7 +28,7 @@ def numbers(results: Table, at_steps: Table, targets: Table) -> Numbers:
     reach it count as infinite, so the median is None when at least half of them did not.
     """
     found = {f"{row['optimizer']}.test_loss.{row['step']}": row["median"] for row in at_steps}
-    per_seed = {row["seed"]: json.loads(row["references"]) for row in results if row["references"]}
+    per_seed = references_of(results)
     for name in dict.fromkeys(name for own in per_seed.values() for name in own):
         found[f"reference.{name}"] = statistics.median(own[name] for own in per_seed.values() if name in own)
     steps: dict[tuple[str, str], list[float]] = {}
@@ -70,15 +70,28 @@ def losses_at(results: Table, curves: Table, steps: Sequence[int]) -> list[Row]:
     return rows
 
 
-def target_table(results: Table, curves: Table, targets: Sequence[float]) -> list[Row]:
-    """Rows {optimizer, seed, target, level, step, seconds}: absolute levels, and 1.3 x each seed's own references."""
+def references_of(results: Table) -> dict[int, dict[str, float]]:
+    """Seed -> its reference losses, from any run of the seed that knows them (one that failed may not)."""
+    found: dict[int, dict[str, float]] = {}
+    for row in results:
+        found.setdefault(row["seed"], {}).update(json.loads(row["references"] or "{}"))
+    return found
+
+
+def reached_targets(results: Table, curves: Table, targets: Sequence[float]) -> list[Row]:
+    """Rows {optimizer, seed, target, level, step, seconds}: absolute levels, and 1.3 x each seed's own references.
+
+    Step and seconds are None where the run did not get there, and where it diverged or failed, be it later.
+    """
+    references = references_of(results)
     by_run: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in curves:
         by_run.setdefault((row["optimizer"], row["seed"]), []).append(row)
     rows = []
     for result in results:
-        levels = target_levels(targets, json.loads(result["references"] or "{}"))
-        own = by_run.get((result["optimizer"], result["seed"]), [])
+        levels = target_levels(targets, references[result["seed"]])
+        completed = result["status"] == "completed"
+        own = by_run.get((result["optimizer"], result["seed"]), []) if completed else []
         for name, hit in first_reached(own, levels).items():
             rows.append({"optimizer": result["optimizer"], "seed": result["seed"], "target": name} | hit)
     return rows

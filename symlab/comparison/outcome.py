@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from symlab.comparison.content import METRICS, Setting, Tables, draw_figures, report_content
+from symlab.comparison.content import METRICS, Question, Tables, draw_figures, report_content, sources
 from symlab.comparison.ledger import CURVES, RESULTS, TRIALS
-from symlab.comparison.numbers import losses_at, numbers, target_table
+from symlab.comparison.numbers import losses_at, numbers, reached_targets
 from symlab.comparison.report import markdown_report
 from symlab.comparison.report_html import html_report
 from symlab.comparison.statistics import cost_rows, sensitivity, summary_rows, target_rows
@@ -18,7 +18,7 @@ from symlab.rundir.outcome import COMPLETED, FAILED
 from symlab.training.factories import PlotFunction
 
 Row = dict[str, Any]
-SHOWN_FAILURES = 3
+SHOWN_PROBLEMS = 5
 DERIVED = ("tuned", "summary", "at_steps", "targets", "target_summary", "cost", "cost_summary", "memory", "coverage")
 
 logger = logging.getLogger("symlab")
@@ -35,7 +35,7 @@ class Measured:
     work: Mapping[str, Any] = field(default_factory=dict)
 
 
-def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
+def tables_of(run: RunDir, setting: Question, measured: Measured) -> Tables:
     """Read back what the runs left, and derive the rest; the derived tables are written."""
     order = {label: i for i, label in enumerate(setting.plan.optimizers)}
     results = sorted(run.read_rows(RESULTS), key=lambda row: (order[row["optimizer"]], row["seed"]))
@@ -43,7 +43,7 @@ def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
     trials = run.read_rows(TRIALS)
     run.replace_rows(results, RESULTS)  # in the order of the optimizers, not in that in which the runs ended
     run.replace_rows(curves, CURVES)
-    targets = target_table(results, curves, setting.targets)
+    targets = reached_targets(results, curves, setting.targets)
     times = sorted(measured.times, key=lambda row: (order[row["optimizer"]], row["repeat"]))
     near = {row["optimizer"]: row["within_10_percent"] for row in sensitivity(trials)}
     summary = []
@@ -65,17 +65,7 @@ def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
         memory=measured.memory,
         coverage=measured.coverage,
     )
-    for name in (
-        "tuned",
-        "summary",
-        "at_steps",
-        "targets",
-        "target_summary",
-        "cost",
-        "cost_summary",
-        "memory",
-        "coverage",
-    ):
+    for name in DERIVED:
         rows = getattr(tables, name)
         if rows:
             run.replace_rows(rows, name)
@@ -84,33 +74,50 @@ def tables_of(run: RunDir, setting: Setting, measured: Measured) -> Tables:
 
 def failures(results: Sequence[Mapping[str, Any]]) -> list[str]:
     """What went wrong in reported runs, beside divergence."""
-    return [f"{row['optimizer']}, seed {row['seed']}: {row['message']}" for row in results if row["status"] == "failed"]
+    failed = [row for row in results if row["status"] == "failed"]
+    return [f"{row['optimizer']}, seed {row['seed']} failed: {row['message']}" for row in failed]
 
 
-def status_of(results: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-    """Status and exit code of the comparison; failed runs are logged."""
-    failed = failures(results)
-    for line in failed[:SHOWN_FAILURES]:
-        logger.error("a reported run failed: %s", line)
-    if len(failed) > SHOWN_FAILURES:
-        logger.error("and %d more: see results.csv", len(failed) - SHOWN_FAILURES)
-    return ("failed", FAILED) if failed else ("completed", COMPLETED)
+def not_tuned(tuned: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Optimizers none of whose settings completed: they ran with their configured values."""
+    return [
+        f"{row['optimizer']} was not tuned: none of its {row['trials']} settings completed "
+        f"({row['diverged']} diverged, {row['failed']} failed), so it ran with its configured values"
+        for row in tuned
+        if row["value"] is None
+    ]
 
 
-def conclude(run: RunDir, setting: Setting, measured: Measured, plots: Mapping[str, PlotFunction]) -> Outcome:
+def status_of(problems: Sequence[str]) -> tuple[str, int]:
+    """Status and exit code of the comparison; its problems are logged."""
+    for line in problems[:SHOWN_PROBLEMS]:
+        logger.error("%s", line)
+    if len(problems) > SHOWN_PROBLEMS:
+        logger.error("and %d more: see summary.json", len(problems) - SHOWN_PROBLEMS)
+    return ("failed", FAILED) if problems else ("completed", COMPLETED)
+
+
+def conclude(run: RunDir, setting: Question, measured: Measured, plots: Mapping[str, PlotFunction]) -> Outcome:
     """Tables, figures, reports and summary.json; the table of results on the console."""
     tables = tables_of(run, setting, measured)
     found = numbers(tables.results, tables.at_steps, tables.targets)
     verdicts = judge(setting.expected, found)
-    drawn = draw_figures(run, setting, tables, plots)
-    status, exit_code = status_of(tables.results)
+    drawn, problems = draw_figures(run, setting, tables, plots)
+    problems = [*failures(tables.results), *not_tuned(measured.tuned), *problems]
+    status, exit_code = status_of(problems)
+    made_with = sources(tables)
+    if len(made_with) > 1:
+        logger.warning("the runs were not all made with the same code and machine: %s", "; ".join(made_with))
     statuses = [row["status"] for row in tables.results]
+    every = [*tables.results, *tables.trials]
+    work = {**measured.work, "run_s_all_starts": sum(row["duration_s"] or 0.0 for row in every)}
     summary = {
         "status": status,
         "exit_code": exit_code,
         "reference": setting.reference,
         "runs": len(statuses),
         **{name: statuses.count(name) for name in ("completed", "diverged", "failed")},
+        "problems": problems,
         "steps": setting.plan.steps,
         "seeds": list(setting.plan.seeds),
         "numbers": {name: number["value"] for name, number in found.items()},
@@ -119,10 +126,10 @@ def conclude(run: RunDir, setting: Setting, measured: Measured, plots: Mapping[s
         "tuned": tables.tuned,
         "cost": tables.cost_summary,
         "figures": [str(path) for _, path in drawn],
-        **measured.work,
+        **work,
     }
     run.write_summary(summary)
-    content = report_content(run, setting, tables, verdicts, drawn, measured.work)
+    content = report_content(run, setting, tables, verdicts, drawn, {**work, "problems": problems})
     run.save_report("report.md", markdown_report(content))
     run.save_report("report.html", html_report(content))
     shown = next(iter(METRICS))

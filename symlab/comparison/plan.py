@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
-from symlab.comparison.settings import SCHEDULE, keywords_of, space_of
+from symlab.comparison.settings import keywords_of, space_of
 from symlab.comparison.trial import Split, Trial
-from symlab.comparison.tuning import Family, Objective, SearchFactory, Tuner, round_counts
+from symlab.comparison.tuning import Family, Objective, Search, SearchFactory, Tuner, round_counts
 from symlab.rundir import BadInput
 from symlab.search.space import Space
+from symlab.training.batches import mix
 from symlab.training.factories import OptimizerFactory, Schedule
 
 EVALUATIONS = 50  # of a reported run, where the configuration does not say
@@ -40,8 +41,9 @@ class Plan:
 
     def fixed(self, label: str, seed: int, split: Split = "test") -> Trial:
         """The optimizer as its configuration has it, with its own schedule, or the first of all."""
-        schedule = next(iter(self.schedules_for(label).values()))
-        return Trial(label, self.optimizers[label], schedule, seed, split, self.eval_every, self.eval_train_size)
+        name, schedule = next(iter(self.schedules_for(label).items()))
+        every, rows = self.eval_every, self.eval_train_size
+        return Trial(label, self.optimizers[label], schedule, name, seed, split, every, rows)
 
     def tuners(self) -> list[Tuner]:
         """One per optimizer; none where nothing is tuned."""
@@ -53,9 +55,11 @@ class Plan:
         schedules = self.schedules_for(label)
         counts = round_counts(self.trials, len(schedules), self.rounds)
         families = []
-        for schedule, own in zip(schedules.values(), counts, strict=True):
-            template = Trial(label, self.optimizers[label], schedule, self.tuning_seeds[0], "validation", every, rows)
-            families.append(Family(template, self.search, own, self.tuning_seeds, self.objective))
+        for number, (name, schedule) in enumerate(schedules.items()):
+            seed = self.tuning_seeds[0]
+            template = Trial(label, self.optimizers[label], schedule, name, seed, "validation", every, rows)
+            own = Search(self.search, counts[number], mix(seed, number), self.steps // 3)
+            families.append(Family(template, own, self.tuning_seeds, self.objective))
         return Tuner(label, families)
 
     def reported(self, tuners: Sequence[Tuner]) -> list[Trial]:
@@ -67,9 +71,10 @@ class Plan:
                 trial, found = self.fixed(label, seed), best.get(label)
                 if found is not None:
                     family, setting = found
-                    values = {key: value for key, value in setting.point.items() if key != SCHEDULE}
-                    args = (trial.eval_every, trial.eval_train_size, values)
-                    trial = Trial(label, trial.optimizer, family.template.schedule, seed, "test", *args)
+                    own = family.template
+                    trial = replace(
+                        trial, settings=setting.point, schedule=own.schedule, schedule_label=own.schedule_label
+                    )
                 trials.append(trial)
         return trials
 

@@ -9,13 +9,18 @@ import torch
 from symlab.comparison.ledger import Ledger
 from symlab.comparison.run_trial import TrialResult, TrialRunner
 from symlab.comparison.trial import Task, Trial
-from symlab.comparison.tuning import Family, Setting, Tuner, objective_value
+from symlab.comparison.tuning import Family, Setting, Tuner
 from symlab.comparison.workers import run_trials, run_trials_here
 from symlab.training.factories import Stop
 
 Row = Mapping[str, Any]
 Tick = Callable[[int], object]
 """Told of every run that is done or found on record: 1."""
+
+
+def place_of(setting: Setting, seed: int) -> Row:
+    """Where a tuning run belongs and what it was worth."""
+    return {"round": setting.round, "trial": setting.number, "value": setting.values[seed]}
 
 
 def _nobody(runs: int) -> None:
@@ -34,6 +39,7 @@ class Session:
     stop: Stop
     tick: Tick = _nobody
     used: set[str] = field(default_factory=set)  # keys of all trials that the configuration asks for
+    places: dict[str, Row] = field(default_factory=dict)  # key of a tuning run -> its round, number and value
     done: int = 0  # runs of this start
     seconds: float = 0.0  # that these took, each by itself
 
@@ -57,6 +63,7 @@ class Session:
                         open_runs[id(trial)] = family, setting
                         return trial
                     family.record(setting, trial.seed, known)
+                    self.places[self.key(trial)] = place_of(setting, trial.seed)
                     self.tick(1)
             return None
 
@@ -66,11 +73,9 @@ class Session:
 
         for trial, result in self._run(next_trial, proceed):
             family, setting = open_runs.pop(id(trial))
-            completed = result.status == "completed"
-            value = objective_value(result.rows[-1], family.objective) if completed else None
-            place = {"round": setting.round, "trial": setting.number}
-            self.ledger.add_trial(self.key(trial), place, trial, result, value)
             family.record(setting, trial.seed, result)
+            self.places[self.key(trial)] = place_of(setting, trial.seed)
+            self.ledger.add_trial(self.key(trial), place_of(setting, trial.seed), trial, result)
 
     def report(self, trials: Sequence[Trial]) -> None:
         """All trials that are not on record; returns early when stopped."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from symlab.rundir import BadInput
+
 SCHEDULE = "schedule"
 
 
@@ -46,14 +48,22 @@ def function_of(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def described(factory: Callable[..., Any]) -> dict[str, Any]:
-    """{"function": its dotted name, "keywords": its values}: equal for factories that do the same."""
+    """{"function": its dotted name, "keywords": its values}: equal only for factories that do the same.
+
+    Raises BadInput for a function without a name of its own (a lambda, one defined inside another, an object).
+    """
     function = function_of(factory)
-    name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
-    return {"function": name, "keywords": plain(keywords_of(factory))}
+    name = getattr(function, "__qualname__", "<object>")
+    if "<" in name:
+        raise BadInput(
+            f"{function!r} cannot be told from others of its kind: use a function or class of a module, with "
+            "functools.partial or symlab.search.Tunable for its values"
+        )
+    return {"function": f"{function.__module__}.{name}", "keywords": plain(keywords_of(factory))}
 
 
 def plain(value: Any) -> Any:
-    """Numbers, text, lists and mappings, as JSON holds them; other values as their text."""
+    """Numbers, text, lists and mappings, as JSON holds them; functions by name. Raises BadInput for other values."""
     match value:
         case None | bool() | int() | float() | str():
             return value
@@ -63,7 +73,9 @@ def plain(value: Any) -> Any:
             return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple():
             return [plain(item) for item in value]
-    return repr(value)
+    if callable(value):
+        return described(value)
+    raise BadInput(f"a comparison cannot tell values of type {type(value).__name__} apart, got {value!r}")
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

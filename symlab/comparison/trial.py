@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import torch
 
-from symlab.comparison.settings import described, function_of, plain, split_settings, with_values
+from symlab.comparison.settings import SCHEDULE, described, function_of, plain, split_settings, with_values
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput
 from symlab.training.batches import mix
@@ -59,6 +59,7 @@ class Trial:
     label: str
     optimizer: OptimizerFactory
     schedule: Schedule
+    schedule_label: str
     seed: int
     split: Split
     eval_every: int  # updates
@@ -80,16 +81,17 @@ class Trial:
         of_schedule = described(self.own_schedule)["keywords"]
         return (
             described(self.own_optimizer)["keywords"]
-            | {"schedule": name_of(self.schedule)}
+            | {SCHEDULE: self.schedule_label}
             | {f"schedule.{key}": value for key, value in of_schedule.items()}
         )
 
     def key(self, task: Task, device: str) -> str:
-        """t and 16 hex digits: equal for trials that compute the same thing, whatever they are called.
+        """t and 16 hex digits: equal for trials of one label that compute the same thing.
 
         The letter keeps a table from reading digits as a number.
         """
         content = {
+            "label": self.label,
             "task": task.description(),
             "optimizer": described(self.own_optimizer),
             "schedule": described(self.own_schedule),

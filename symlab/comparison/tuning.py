@@ -18,7 +18,6 @@ from symlab.rundir import BadInput
 from symlab.search.sampler import Sampler
 from symlab.search.space import Space
 from symlab.training.batches import mix
-from symlab.training.factories import name_of
 
 Objective = Literal["validation_loss", "validation_accuracy", "train_loss"]
 COLUMNS = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}
@@ -57,13 +56,21 @@ class Setting:
         return sum(known) / len(known) if len(known) == len(seeds) else None
 
 
+@dataclass(frozen=True)
+class Search:
+    """How a family is searched: settings per round, seed of the points, the update from which on runs may be pruned."""
+
+    factory: SearchFactory
+    counts: Sequence[int]
+    seed: int
+    no_pruning_before: int = 0
+
+
 class Family:
     """The search over one optimizer with one schedule."""
 
-    def __init__(
-        self, template: Trial, search: SearchFactory, counts: Sequence[int], seeds: Sequence[int], objective: Objective
-    ) -> None:
-        self.template, self.search, self.counts, self.seeds = template, search, counts, seeds
+    def __init__(self, template: Trial, search: "Search", seeds: Sequence[int], objective: Objective) -> None:
+        self.template, self.search, self.seeds = template, search, seeds
         self.objective: Objective = objective
         own = Space.of(space_of(template.optimizer))
         of_schedule = Space.of(space_of(template.schedule), prefix=f"{SCHEDULE}.")
@@ -77,7 +84,7 @@ class Family:
 
     @property
     def finished(self) -> bool:
-        return not self._open and not self._waiting and self._left == 0 and self._round == len(self.counts)
+        return not self._open and not self._waiting and self._left == 0 and self._round == len(self.search.counts)
 
     def next(self) -> tuple[Setting, Trial] | None:
         """The next run, or None while others have to end first (or nothing is left)."""
@@ -87,11 +94,14 @@ class Family:
             return None
         setting, seed = self._waiting.pop(0)
         self._open[setting.number, seed] = setting
-        settings = {**setting.point, SCHEDULE: name_of(self.template.schedule)}
-        return setting, replace(self.template, seed=seed, settings=settings)
+        return setting, replace(self.template, seed=seed, settings=self.settings_of(setting))
+
+    def settings_of(self, setting: Setting) -> dict[str, Any]:
+        """The setting's values, and the schedule's label."""
+        return {**setting.point, SCHEDULE: self.template.schedule_label}
 
     def _ask(self) -> None:
-        if self._left == 0 and not self._open and self._round < len(self.counts):
+        if self._left == 0 and not self._open and self._round < len(self.search.counts):
             self._begin_round()
         if self._left == 0 or self._sampler is None:
             return
@@ -107,15 +117,19 @@ class Family:
     def _begin_round(self) -> None:
         best = self.best
         space = self.space if best is None else self.space.around(best.point, 0.5**self._round)
-        seed = mix(self.seeds[0], self._round)
-        self._left = self.counts[self._round]
-        self._sampler = self.search(space, self._left, seed)
+        self._left = self.search.counts[self._round]
+        self._sampler = self.search.factory(space, self._left, mix(self.search.seed, self._round))
         self._round += 1
 
     def proceed(self, setting: Setting, row: Row) -> bool:
-        """Whether a run should go on; only the sampler's pruning ends one early."""
+        """Whether a run should go on; only the sampler's pruning ends one early, after a third of the updates."""
         value = objective_value(row, self.objective)
-        if self._sampler is None or not self._sampler.prunes or value is None:
+        if (
+            self._sampler is None
+            or not self._sampler.prunes
+            or value is None
+            or row["step"] < self.search.no_pruning_before
+        ):
             return True
         return not self._sampler.should_stop(setting.point, int(row["step"]), value)
 
@@ -185,7 +199,7 @@ class Tuner:
         every = [(family, setting) for family in self.families for setting in family.settings]
         statuses = [_status(setting) for _, setting in every]
         best = None if found is None else found[1].value(found[0].seeds)
-        settings = {} if found is None else {**found[1].point, SCHEDULE: name_of(found[0].template.schedule)}
+        settings = {} if found is None else found[0].settings_of(found[1])
         return {
             "optimizer": self.label,
             "settings": json.dumps(settings),

@@ -48,7 +48,7 @@ class _Worker:
         context = multiprocessing.get_context("spawn")  # a fork would share CUDA and OpenMP state
         self.connection, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_serve, args=(theirs, task, device, threads), daemon=True)
-        with _threads_of_children(threads):
+        with threads_of_children(threads):
             self.process.start()
         theirs.close()
         self.device = device
@@ -187,7 +187,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def _threads_of_children(threads: int) -> Iterator[None]:
+def threads_of_children(threads: int) -> Iterator[None]:
     """OpenMP's number of threads for processes that are started in the block."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -200,16 +200,16 @@ def _threads_of_children(threads: int) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = before
 
 
-def devices_of_workers(device: torch.device, workers: int | None, threads: int) -> list[str]:
+def devices_of_workers(name: str, device: torch.device, workers: int | None, threads: int) -> list[str]:
     """The device of each worker: GPUs in turn, by default one worker each; workers on the CPU fill its processors.
 
-    None for `workers` 0: runs are then done in the process itself.
+    `name`: what was asked for; auto and cuda mean all GPUs. None for `workers` 0: runs are done in the process itself.
     """
     if workers == 0:
         return []
     if device.type == "cuda":
-        count = torch.cuda.device_count() if device.index is None else 1
-        first = device.index or 0
-        return [f"cuda:{first + i % count}" for i in range(workers or count)]
+        one = name.startswith("cuda:")  # that one was asked for
+        found = [str(device)] if one else [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+        return [found[i % len(found)] for i in range(workers or len(found))]
     available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return ["cpu"] * (workers or max(available // threads, 1))

@@ -5,7 +5,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from symlab.comparison.content import Setting
+import torch
+
+from symlab.comparison.content import Question
 from symlab.comparison.cost import memory, step_costs
 from symlab.comparison.ledger import CURVES, RESULTS, TRIALS, Ledger
 from symlab.comparison.numbers import names
@@ -15,7 +17,7 @@ from symlab.comparison.run_trial import TrialRunner
 from symlab.comparison.session import Session
 from symlab.comparison.trial import Task, Trial
 from symlab.comparison.tuning import Objective, SearchFactory, Tuner
-from symlab.comparison.workers import devices_of_workers
+from symlab.comparison.workers import RUN_ERRORS, devices_of_workers
 from symlab.optim.coverage import coverage_table
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.rundir.bands import check_bands
@@ -82,7 +84,7 @@ def compare(
     eval_every: int | None = None,
     eval_batch_size: int = 5000,
     eval_train_size: int | None = None,
-    timing_repeats: int = 20,
+    timing_repeats: int = 5,
     workers: int | None = None,
     threads: int = 1,
     device: str = "auto",
@@ -105,8 +107,8 @@ def compare(
 
     Runs take place in `workers` processes (None: as many as processors or GPUs allow, 0: in this one) of `threads`
     threads. Each is on record when it ends, under a key made of all that it depends on; resume=DIRECTORY does those
-    that are missing, also for other values of RESUMABLE_CHANGES. `timing_repeats` interleaved steps of all optimizers,
-    alone at the end, give the time per step (0: not measured).
+    that are missing, also for other values of RESUMABLE_CHANGES. `timing_repeats` blocks of ten interleaved steps of
+    all optimizers, alone at the end, give the time per step (0: not measured).
 
     Tables: tuned, trials, results, curves, targets, at_steps, summary, cost, coverage (.csv); summary.json, report.md,
     report.html, figures. `expected`: bands for the numbers in the summary. Exit code 1 if a reported run failed.
@@ -147,21 +149,21 @@ def compare(
     )
     task.check_data()
     place = find_device(device)
-    setting = Setting.of(plan, task, reference, targets, report_steps, dict(expected or {}), place, threads)
+    setting = Question.of(plan, task, reference, targets, report_steps, dict(expected or {}), place, threads)
     with stop_on_signals() as stop:
         runner = TrialRunner(task, place, threads)
         coverage = _try_all(runner, plan, setting)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads})
-        devices = devices_of_workers(place, workers, threads)
-        session = Session(task, Ledger(run), place, devices, threads, stop)
+        devices = devices_of_workers(device, place, workers, threads)
+        session = Session(task, Ledger(run, made_with(run, place, threads)), place, devices, threads, stop)
         tuners, reported = _all_runs(run, plan, session, progress)
         if stop():
             return _interrupted(session, plan, stop)
         session.ledger.settle((TRIALS, RESULTS, CURVES), session.used)
-        costs = _costs(runner, reported, timing_repeats)
+        session.ledger.place(session.places)
+        costs = _costs(runner, reported, timing_repeats, fresh=bool(devices))
         work = {"wall_s": time.perf_counter() - began, "run_s": session.seconds, "runs_done": session.done}
-        tuned = [tuner.summary() for tuner in tuners]
-        measured = Measured(tuned, coverage, *costs, {**work, "workers": len(devices)})
+        measured = Measured([t.summary() for t in tuners], coverage, *costs, {**work, "workers": len(devices)})
         return conclude(run, setting, measured, plots)
 
 
@@ -172,7 +174,7 @@ def _check(**counts: int | None) -> None:
             raise BadInput(f"{name} must be at least {least}, got {value}")
 
 
-def _try_all(runner: TrialRunner, plan: Plan, setting: Setting) -> list[dict[str, Any]]:
+def _try_all(runner: TrialRunner, plan: Plan, setting: Question) -> list[dict[str, Any]]:
     """Build every optimizer once on the data of the first reported and the first tuning run, so that what cannot work
     ends here; returns the rows of coverage.csv. Raises BadInput."""
     rows = []
@@ -181,8 +183,10 @@ def _try_all(runner: TrialRunner, plan: Plan, setting: Setting) -> list[dict[str
             dataset, training, _, _ = runner.build(plan.fixed(label, plan.seeds[0]))
         table = coverage_table(training.model, training.optimizer)
         rows += [{"optimizer": label, **row._asdict()} for row in table]
-    if plan.trials:
-        runner.dataset(plan.tuners()[0].families[0].template)
+    for tuner in plan.tuners():
+        for family in tuner.families:  # with fewer rows: a batch may not fit
+            with repeatable(plan.seeds[0], runner.device, runner.threads, deterministic=False):
+                runner.build(family.template)
     if plan.trials and plan.objective == "validation_accuracy" and dataset.num_classes is None:
         raise BadInput(f"objective=validation_accuracy needs classes, and data {dataset.name} is a regression")
     known = names(
@@ -213,13 +217,27 @@ def _all_runs(run: RunDir, plan: Plan, session: Session, progress: bool) -> tupl
 
 
 def _costs(
-    runner: TrialRunner, reported: Sequence[Trial], repeats: int
+    runner: TrialRunner, reported: Sequence[Trial], repeats: int, *, fresh: bool
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of cost.csv and of memory.csv; none without `repeats`."""
+    """Rows of cost.csv and of memory.csv; none without `repeats`, and none of time where a step cannot be made."""
     by_label = {trial.label: trial for trial in reversed(reported)}
     if not repeats:
         return [], []
-    return list(step_costs(runner, by_label, repeats)), memory(runner, by_label)
+    try:
+        times = step_costs(runner, by_label, repeats)
+    except RUN_ERRORS as error:
+        logger.warning("the time per step could not be measured: %s: %s", type(error).__name__, error)
+        times = []
+    return times, memory(runner, by_label, fresh=fresh)
+
+
+def made_with(run: RunDir, place: torch.device, threads: int) -> str:
+    """Code, versions and machine of this start in a line, to be held against those of other starts."""
+    start = run.read_environment()[-1]
+    versions, git = start["versions"], start["git"] or {}
+    commit = f" {str(git.get('commit'))[:12]}{' (changed)' if git.get('dirty') else ''}" if git else ""
+    machine = f"{place.type} of {start['host']}, {threads} threads"
+    return f"symlab {versions['symlab']}{commit}, torch {versions['torch']}, {machine}"
 
 
 def _interrupted(session: Session, plan: Plan, stop: StopRequest) -> Outcome:

@@ -36,7 +36,7 @@ def step_time_bars(
         Patch(color=LIGHT, label="forward and backward"),
         Line2D([], [], color="black", linewidth=0.8, marker="|", markersize=4, label="quartiles over repeats"),
     ]
-    figure, axes = figure_with_legend(title, handles, width_in, BAR_IN * len(rows) + 0.35)
+    figure, axes = figure_with_legend(title, handles, width_in, BAR_IN * len(rows) + 0.6)
     y = np.arange(len(rows))
     axes.barh(y, rows["update"], height=0.7, color=DARK, linewidth=0)
     axes.barh(y, rows["step"] - rows["update"], left=rows["update"], height=0.7, color=LIGHT, linewidth=0)

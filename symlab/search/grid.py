@@ -7,25 +7,37 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from symlab.search.quasi_random import quasi_random_points
 from symlab.search.sampler import Listed, Sampler, check_trials
 from symlab.search.space import Dimension, Space
 
 
-def grid(space: Space, trials: int, seed: int) -> Sampler:
+def grid(space: Space, trials: int, seed: int, *, fill: bool = True) -> Sampler:
     """The product of n_k evenly spaced values per key, in scaled coordinates, end points included.
 
     A key with choices takes them all, together C. With B = floor(trials / C) and d other keys, n_k = floor(B^(1/d));
     then each of those keys in turn, the first first, gets one value more if the product stays at most B. One value
     alone stands in the middle of the range. So at most `trials` points, in the order of nested loops, the first key
-    outermost; `seed` changes nothing. An empty space has the one point {}.
+    outermost. An empty space has the one point {}.
 
-    Raises ValueError if the choices alone are more than `trials`.
+    With `fill` what the grid leaves of the trials goes to quasi-random points (`seed` is theirs), so that optimizers
+    with different numbers of keys have the same number of trials; choices that are more than `trials` leave all to
+    them. Without, such choices raise ValueError.
     """
     check_trials(trials)
+    if fill and _choices(space) > trials:
+        return Listed(quasi_random_points(space, trials, seed))
     counts = _counts(space.dimensions, trials)
     values = [_values(dimension, count) for dimension, count in zip(space.dimensions, counts, strict=True)]
     keys = [dimension.key for dimension in space.dimensions]
-    return Listed([dict(zip(keys, point, strict=True)) for point in itertools.product(*values)])
+    points = [dict(zip(keys, point, strict=True)) for point in itertools.product(*values)]
+    rest = trials - len(points) if fill and space.dimensions else 0
+    return Listed(points + (quasi_random_points(space, rest, seed) if rest else []))
+
+
+def _choices(space: Space) -> int:
+    """C."""
+    return math.prod(len(dimension.choices) for dimension in space.dimensions if dimension.choices is not None)
 
 
 def _counts(dimensions: Sequence[Dimension], trials: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from symlab.search.sampler import Listed, Sampler, check_trials
@@ -18,12 +20,17 @@ def quasi_random(space: Space, trials: int, seed: int) -> Sampler:
     Raises ImportError without the package scipy.
     """
     check_trials(trials)
+    return Listed(quasi_random_points(space, trials, seed))
+
+
+def quasi_random_points(space: Space, trials: int, seed: int) -> list[dict[str, Any]]:
+    """The points of `quasi_random`."""
     if not space.dimensions:
-        return Listed([{}])
+        return [{}]
     try:
         from scipy.stats import qmc
     except ImportError as error:
         raise ImportError("search quasi_random needs scipy: pip install 'symlab[compare]'") from error
     sequence = qmc.Sobol(len(space.dimensions), scramble=True, seed=np.random.default_rng(seed))
     units = sequence.random_base2((trials - 1).bit_length())[:trials]  # [trials, keys]; drawn whole, so balanced
-    return Listed([space.from_unit(row) for row in units])
+    return [space.from_unit(row) for row in units]

@@ -1,5 +1,6 @@
 """Time and memory of optimizers' steps, interleaved, so that other work on the machine hits all alike."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,16 +29,16 @@ def time_steps(
     """Seconds of one training step (forward, backward, update) and of the update alone, `repeats` times for each.
 
     The update of an optimizer that `UsesBatch` is `observe` and `step`. The optimizers take turns, in another order at
-    every repeat. Yields rows {repeat, optimizer, step_time_s, update_time_s}. Only ratios within one repeat mean
-    anything on a machine that does other work too. An optimizer that has used `limit_s` seconds (None: no limit) and
-    taken FEWEST steps takes no more turns. `clock` gives seconds: time.process_time those of the processor alone, on
-    the CPU, which other work on the machine hardly changes.
+    every repeat (drawn at random, the same in every call). Yields rows {repeat, optimizer, step_time_s, update_time_s}.
+    Only ratios within one repeat mean anything on a machine that does other work too. An optimizer that has used
+    `limit_s` seconds (None: no limit) and taken FEWEST steps takes no more turns. `clock` gives seconds:
+    time.process_time those of the processor alone, on the CPU, which other work on the machine hardly changes.
     """
     names = list(optimizers)
     spent = dict.fromkeys(names, 0.0)
+    order = random.Random(0)
     for repeat in range(repeats):
-        turn = repeat % len(names)
-        for name in names[turn:] + names[:turn]:
+        for name in order.sample(names, len(names)):
             if limit_s is not None and spent[name] > limit_s and repeat >= FEWEST:
                 continue
             model, optimizer = models[name], optimizers[name]
@@ -81,5 +82,5 @@ def ratio(rows: Sequence[Mapping[str, Any]], column: str, name: str, reference: 
     times = {(row["repeat"], row["optimizer"]): row[column] for row in rows}
     both = [(r, n) for r, n in times if n == name and (r, reference) in times]
     pairs = sorted(times[r, n] / times[r, reference] for r, n in both)
-    quartiles = statistics.quantiles(pairs, n=4) if len(pairs) > 1 else [pairs[0]] * 3
+    quartiles = statistics.quantiles(pairs, n=4, method="inclusive") if len(pairs) > 1 else [pairs[0]] * 3
     return {"median": statistics.median(pairs), "low": quartiles[0], "high": quartiles[2]}

@@ -9,7 +9,7 @@ import torch
 from symlab.comparison.ledger import CURVES, RESULTS, TRIALS, Ledger
 from symlab.comparison.run_trial import TrialResult, TrialRunner
 from symlab.comparison.session import Session
-from symlab.comparison.tuning import Family, Tuner, round_counts
+from symlab.comparison.tuning import Family, Search, Tuner, round_counts
 from symlab.comparison.workers import devices_of_workers, run_trials
 from symlab.rundir import RunDir
 from symlab.search.quasi_random import quasi_random
@@ -27,7 +27,7 @@ def session(path, stop=never, workers=0, **changes):
 
 def tuner(trials=3):
     counts = round_counts(trials, 1, 2)[0]
-    return Tuner("descent", [Family(trial(), quasi_random, counts, (7,), "validation_loss")])
+    return Tuner("descent", [Family(trial(), Search(quasi_random, counts, 5), (7,), "validation_loss")])
 
 
 def test_parallel_runs_equal_runs_in_this_process(tmp_path):
@@ -137,12 +137,16 @@ def test_curve_of_a_run_that_was_cut_off_is_dropped(tmp_path):
 def test_ledger_of_tuning_runs(tmp_path):
     ledger = Ledger(RunDir(tmp_path))
     row = {"step": 10, "test_loss": 0.5, "train_loss": None}
-    ledger.add_trial("k1", {"round": 1, "trial": 0}, trial(), TrialResult("completed", rows=[row], step=10), 0.5)
-    ledger.add_trial("k2", {"round": 1, "trial": 1}, trial(), TrialResult("diverged", "step 3: nan\nmore"), None)
-    ledger.add_trial("k3", {"round": 1, "trial": 2}, trial(), TrialResult("failed", "killed"), None)
+    ledger.add_trial(
+        "k1", {"round": 1, "trial": 0, "value": 0.5}, trial(), TrialResult("completed", rows=[row], step=10)
+    )
+    ledger.add_trial(
+        "k2", {"round": 1, "trial": 1, "value": 0.5}, trial(), TrialResult("diverged", "step 3: nan\nmore")
+    )
+    ledger.add_trial("k3", {"round": 1, "trial": 2, "value": 0.5}, trial(), TrialResult("failed", "killed"))
     again = Ledger(RunDir(tmp_path))
     assert again.trial("k1").rows == [
-        {"train_loss": None, "test_loss": 0.5, "train_accuracy": None, "test_accuracy": None}
+        {"step": 10, "train_loss": None, "test_loss": 0.5, "train_accuracy": None, "test_accuracy": None}
     ]
     assert again.trial("k2").status == "diverged"
     assert again.trial("k3") is None  # a failure is no result
@@ -151,14 +155,22 @@ def test_ledger_of_tuning_runs(tmp_path):
 
 
 def test_devices():
-    assert devices_of_workers(CPU, 3, 1) == ["cpu"] * 3
+    assert devices_of_workers("cpu", CPU, 3, 1) == ["cpu"] * 3
     available = len(os.sched_getaffinity(0))
-    assert len(devices_of_workers(CPU, None, 1)) == available
-    assert len(devices_of_workers(CPU, None, 10_000)) == 1
+    assert len(devices_of_workers("auto", CPU, None, 1)) == available
+    assert len(devices_of_workers("auto", CPU, None, 10_000)) == 1
+
+
+def test_several_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    first, third = torch.device("cuda:0"), torch.device("cuda:2")
+    assert devices_of_workers("auto", first, None, 1) == ["cuda:0", "cuda:1", "cuda:2"]
+    assert devices_of_workers("cuda", first, 4, 1) == ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]
+    assert devices_of_workers("cuda:2", third, 2, 1) == ["cuda:2", "cuda:2"]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_workers_share_the_gpus():
     count = torch.cuda.device_count()
-    assert devices_of_workers(torch.device("cuda"), 2 * count, 1) == [f"cuda:{i}" for i in range(count)] * 2
+    assert devices_of_workers("cuda", torch.device("cuda:0"), 2 * count, 1) == [f"cuda:{i}" for i in range(count)] * 2

@@ -40,9 +40,11 @@ def test_values_of_a_trial_arrive():
 
 def test_key_says_what_is_computed():
     base = trial(settings={"lr": 0.3}).key(task(), "cpu")
-    assert trial(label="other name", settings={"lr": 0.3}).key(task(), "cpu") == base
     assert trial(lr=0.3).key(task(), "cpu") == base  # configured or tuned: the same run
     others = [
+        trial(label="other", settings={"lr": 0.3}).key(
+            task(), "cpu"
+        ),  # a second label with the same content is a run too
         trial(settings={"lr": 0.31}).key(task(), "cpu"),
         trial(settings={"lr": 0.3, "schedule.final": 0.2}).key(task(), "cpu"),
         trial(seed=1, settings={"lr": 0.3}).key(task(), "cpu"),
@@ -127,3 +129,19 @@ def test_data_without_a_seed_cannot_vary():
         task(data=fixed).check_data()
     task(data=fixed, vary_data=False).check_data()
     assert falling(0, 1) == 1.0
+
+
+def test_functions_that_cannot_be_told_apart_are_refused():
+    def inner(model, inputs):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+
+    class Rule:
+        def __call__(self, model, inputs):
+            return inner(model, inputs)
+
+    for function in (inner, lambda model, inputs: None, Rule()):
+        with pytest.raises(BadInput, match="cannot be told"):
+            described(function)
+    with pytest.raises(BadInput, match="tell values"):
+        described(Tunable(descent, {"lr": object()}))
+    assert described(Tunable(descent, {"lr": steady}))["keywords"]["lr"]["function"] == "tests.comparison.toy.steady"

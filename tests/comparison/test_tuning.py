@@ -7,7 +7,7 @@ import pytest
 
 from symlab.comparison.plan import Plan, check_plan, evaluation_interval
 from symlab.comparison.run_trial import TrialResult
-from symlab.comparison.tuning import Family, Tuner, objective_value, round_counts, shares
+from symlab.comparison.tuning import Family, Search, Tuner, objective_value, round_counts, shares
 from symlab.rundir import BadInput
 from symlab.search import Tunable
 from symlab.search.quasi_random import quasi_random
@@ -20,7 +20,7 @@ def result(value, status="completed"):
 
 
 def family(trials=16, seeds=(7, 8), search=quasi_random, rounds=3):
-    return Family(trial(), search, round_counts(trials, 1, rounds)[0], seeds, "validation_loss")
+    return Family(trial(), Search(search, round_counts(trials, 1, rounds)[0], 5), seeds, "validation_loss")
 
 
 def spend(found, loss, order=lambda waiting: 0):
@@ -167,7 +167,7 @@ def plan(**changes):
 def test_schedules_share_the_trials_and_the_best_of_all_is_reported():
     tried = plan()
     (tuner,) = tried.tuners()
-    assert [sum(family.counts) for family in tuner.families] == [3, 3]
+    assert [sum(family.search.counts) for family in tuner.families] == [3, 3]
     for family, offset in zip(tuner.families, (1.0, 0.0), strict=True):
         spend(family, lambda lr, seed, offset=offset: result(offset + abs(math.log(lr / 0.1))))
     reported = tried.reported([tuner])

@@ -66,7 +66,7 @@ def task(**changes):
 
 def trial(label="descent", seed=0, split="test", settings=None, **options):
     optimizer = Tunable(descent, options, RATES)
-    return Trial(label, optimizer, Tunable(falling, {}, FINALS), seed, split, 5, None, settings or {})
+    return Trial(label, optimizer, Tunable(falling, {}, FINALS), "falling", seed, split, 5, None, settings or {})
 
 
 quick = partial(task, steps=4)

@@ -36,7 +36,7 @@ def test_table_and_rows(tmp_path):
     parameters = outcome.summary["parameters"]
     assert table["adam"]["state_kib"] * 1024 == pytest.approx(2 * 4 * parameters, abs=64)  # two moments, float32
     rows = run.read_rows()
-    assert [(row["repeat"], row["optimizer"]) for row in rows[3:6]] == [(6, "gd"), (6, "adam"), (6, "symo")]
+    assert sorted((row["repeat"], row["optimizer"]) for row in rows[3:6]) == [(6, "adam"), (6, "gd"), (6, "symo")]
     assert all(row["step_time_s"] >= row["update_time_s"] > 0 for row in rows)
     text = as_text(outcome.summary["table"], "adam")
     assert "step / adam's" in text
@@ -119,7 +119,9 @@ def test_every_optimizer_steps_its_own_model():
     optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
     before = {name: model.weight.detach().clone() for name, model in models.items()}
     rows = list(time_steps(models, optimizers, auto, torch.ones(4, 3), torch.ones(4, 1), repeats=4))
-    assert [row["optimizer"] for row in rows] == ["one", "two", "two", "one"] * 2
+    turns = [tuple(row["optimizer"] for row in rows if row["repeat"] == repeat) for repeat in range(4)]
+    assert {tuple(sorted(turn)) for turn in turns} == {("one", "two")}
+    assert len(set(turns)) == 2  # now one is first, now the other
     assert all(not bool((models[name].weight == before[name]).any()) for name in models)
 
 

@@ -163,6 +163,72 @@ def test_diverged_runs_are_counted(tmp_path):
     assert "3" in (run.path / "report.md").read_text("utf-8")
 
 
+def test_two_labels_with_the_same_content_are_two_optimizers(tmp_path):
+    """A comparison of a thing with itself: equal losses, both on record."""
+    words = ("optimizers=[gd,again]", "+optimizer@optimizers.again=gd", "trials=0")
+    code, run = compare(tmp_path, *SMALL, *words)
+    assert code == 0
+    rows = run.read_rows("results")
+    assert [(row["optimizer"], row["seed"]) for row in rows] == [(n, s) for n in ("gd", "again") for s in range(3)]
+    assert [row["test_loss"] for row in rows[:3]] == [row["test_loss"] for row in rows[3:]]
+    assert [row["ratio"] for row in run.read_rows("summary") if row["metric"] == "test_loss"] == [1.0, 1.0]
+
+
+def test_an_optimizer_that_could_not_be_tuned_is_a_failure(tmp_path, capsys):
+    """Every setting diverges: the configured values must not pass for tuned ones."""
+    words = ["optimizers.gd._tune_.lr.low=90", "optimizers.gd._tune_.lr.high=100", "model.activation=relu"]
+    words += ["schedules=[constant]", "steps=60"]
+    code, run = compare(tmp_path, *(w for w in SMALL if not w.startswith("steps")), *FAST, *words)
+    assert code == 1
+    summary = run.read_summary()
+    assert summary["status"] == "failed"
+    (problem,) = [text for text in summary["problems"] if text.startswith("gd was not tuned")]
+    assert "2 diverged" in problem
+    assert "not tuned" in (run.path / "report.md").read_text("utf-8")
+    assert "not tuned" in capsys.readouterr().err
+
+
+def test_another_objective_is_another_choice_among_the_same_runs(tmp_path):
+    words = [w for w in SMALL if not w.startswith("trials")]
+    words += ["trials=6", "eval_train_size=20", "data=digits", "steps=5", "optimizers=[adam]"]
+    _, run = compare(tmp_path, *words)
+    by_loss = {row["key"]: row for row in run.read_rows("trials")}
+    try:
+        assert main(["compare", f"resume={run.path}", "objective=validation_accuracy", "workers=0", "rounds=1"]) == 0
+    finally:
+        close_handlers()
+    by_accuracy = run.read_rows("trials")
+    assert {row["key"] for row in by_accuracy} == by_loss.keys()
+    for row in by_accuracy:
+        assert row["value"] == pytest.approx(1 - row["test_accuracy"])
+        assert by_loss[row["key"]]["value"] == row["test_loss"]
+    (tuned,) = run.read_rows("tuned")
+    assert tuned["value"] == min(row["value"] for row in by_accuracy)
+    assert tuned["within_10_percent"] == sum(row["value"] <= 1.1 * tuned["value"] for row in by_accuracy)
+
+
+def test_a_plot_that_does_not_fit_costs_no_report(tmp_path):
+    code, run = compare(tmp_path, *SMALL, *FAST, "+plot@plots.map=performance_profile", "trials=0")
+    assert code == 1
+    assert "plots.map" in run.read_summary()["problems"][0]
+    assert (run.path / "report.html").is_file()
+
+
+def test_other_code_is_named(tmp_path, monkeypatch, caplog):
+    _, run = compare(tmp_path, *SMALL, *FAST, "trials=0", "seeds=1")
+    monkeypatch.setattr("symlab.jobs.compare.made_with", lambda *a: "symlab 9.9, torch 9.9, cpu of elsewhere")
+    try:
+        assert main(["compare", f"resume={run.path}", "seeds=2", "workers=0"]) == 0
+    finally:
+        close_handlers()
+    made = {row["seed"]: row["made_with"] for row in run.read_rows("results")}
+    assert "torch" in made[0]
+    assert made[1].startswith("symlab 9.9")
+    text = (run.path / "report.md").read_text("utf-8")
+    assert "not all made with the same code" in text
+    assert text.count("symlab compare") >= 2  # both starts
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -175,6 +241,7 @@ def test_diverged_runs_are_counted(tmp_path):
         (["threads=0"], "threads"),
         (["workers=-1"], "workers"),
         (["batch_size=61"], "batch_size=61"),
+        (["batch_size=60"], "48 training rows"),  # what the hold-out leaves
         (["report_steps=[7]"], "report_steps"),
         (["validation_fraction=1.5"], "validation_fraction"),
         (["objective=validation_accuracy"], "validation_accuracy"),

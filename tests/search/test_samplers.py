@@ -55,7 +55,7 @@ def test_every_search_stays_inside_and_within_the_budget(search: Any) -> None:
 def test_the_same_seed_gives_the_same_points(search: Any) -> None:
     first, again, other = (everything(search(SPACE, 20, seed), batch=4) for seed in (2**62, 2**62, 4))
     assert first == again
-    assert (first != other) == (search is not grid)
+    assert first != other  # of the grid: the points that fill it up
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -109,7 +109,7 @@ def box(keys: int, choices: int = 0) -> Space:
     ],
 )
 def test_the_rule_of_the_grid(keys: int, choices: int, trials: int, counts: list[int]) -> None:
-    points = everything(grid(box(keys, choices), trials, 0))
+    points = everything(grid(box(keys, choices), trials, 0, fill=False))
     names = [*(f"x{index}" for index in range(keys)), *(["c"] if choices else [])]
     values = [sorted({point[name] for point in points}) for name in names]
     assert [len(own) for own in values] == counts
@@ -124,7 +124,17 @@ def test_the_rule_of_the_grid(keys: int, choices: int, trials: int, counts: list
 
 def test_a_grid_has_room_for_all_choices() -> None:
     with pytest.raises(ValueError, match="trials must be at least 3"):
-        grid(SPACE, 2, 0)
+        grid(SPACE, 2, 0, fill=False)
+
+
+@pytest.mark.parametrize("trials", [2, 5, 30])
+def test_a_filled_grid_spends_the_whole_budget(trials: int) -> None:
+    points = everything(grid(SPACE, trials, 0))
+    assert len(points) == trials
+    if trials == 30:
+        assert points[: len(everything(grid(SPACE, trials, 0, fill=False)))] == everything(
+            grid(SPACE, trials, 0, fill=False)
+        )
 
 
 def test_quasi_random_points_are_spread_evenly() -> None:
