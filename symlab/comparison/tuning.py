@@ -1,8 +1,8 @@
 """Choosing an optimizer's values on validation data, with the same number of runs for each.
 
-A family is one optimizer with one schedule. Its share of the optimizer's settings is spent in rounds: the first half
-over the declared space, the others over ever smaller boxes around the best value so far. A box may reach beyond the
-declared range, so a best value at an edge moves the search there; nobody gets more runs for it.
+A family is one optimizer with one schedule. Its share of the optimizer's settings is spent in rounds: half of them, the
+configured values first, over the declared space; the others over ever smaller boxes around the best so far. A box may
+reach beyond the declared range, so a best value at an edge moves the search there; nobody gets more runs for it.
 """
 
 import json
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from symlab.comparison.run_trial import TrialResult
-from symlab.comparison.settings import SCHEDULE, space_of
+from symlab.comparison.settings import SCHEDULE, keywords_of, space_of
 from symlab.comparison.trial import Trial
 from symlab.rundir import BadInput
 from symlab.search.sampler import Sampler
@@ -46,6 +46,7 @@ class Setting:
     number: int
     round: int
     point: Point
+    asked: bool  # of the sampler; False for the configured values
     results: dict[int, TrialResult] = field(default_factory=dict)  # by seed
     values: dict[int, float | None] = field(default_factory=dict)
 
@@ -105,12 +106,13 @@ class Family:
             self._begin_round()
         if self._left == 0 or self._sampler is None:
             return
-        point = self._sampler.ask()
+        configured = None if self.settings else self._configured()
+        point = self._sampler.ask() if configured is None else configured
         if point is None:
             self._left = 0
             return
         self._left -= 1
-        setting = Setting(len(self.settings), self._round, point)
+        setting = Setting(len(self.settings), self._round, point, asked=configured is None)
         self.settings.append(setting)
         self._waiting += [(setting, seed) for seed in self.seeds]
 
@@ -121,11 +123,23 @@ class Family:
         self._sampler = self.search.factory(space, self._left, mix(self.search.seed, self._round))
         self._round += 1
 
+    def _configured(self) -> Point | None:
+        """The point of the values as they are configured; None where one of them is not in the space's scales."""
+        keywords = keywords_of(self.template.optimizer)
+        keywords |= {f"{SCHEDULE}.{key}": value for key, value in keywords_of(self.template.schedule).items()}
+        point = {dimension.key: keywords.get(dimension.key) for dimension in self.space.dimensions}
+        try:
+            self.space.to_unit(point)
+        except ValueError:
+            return None
+        return point
+
     def proceed(self, setting: Setting, row: Row) -> bool:
         """Whether a run should go on; only the sampler's pruning ends one early, after a third of the updates."""
         value = objective_value(row, self.objective)
         if (
-            self._sampler is None
+            not setting.asked
+            or self._sampler is None
             or not self._sampler.prunes
             or value is None
             or row["step"] < self.search.no_pruning_before
@@ -139,7 +153,8 @@ class Family:
         setting.results[seed] = result
         completed = result.status == "completed" and result.rows
         setting.values[seed] = objective_value(result.rows[-1], self.objective) if completed else None
-        if len(setting.results) == len(self.seeds) and self._sampler is not None and setting.round == self._round:
+        asked = setting.round == self._round and setting.asked
+        if len(setting.results) == len(self.seeds) and self._sampler is not None and asked:
             self._sampler.tell(setting.point, setting.value(self.seeds))
 
     @property

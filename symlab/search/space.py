@@ -155,6 +155,10 @@ class Space:
         pairs = zip(self.dimensions, units, strict=True)
         return {dimension.key: dimension.from_unit(float(unit)) for dimension, unit in pairs}
 
+    def to_unit(self, point: Mapping[str, Any]) -> list[float]:
+        """Unit coordinates, one per dimension. Raises ValueError for a value that its scale does not have."""
+        return [dimension.to_unit(point[dimension.key]) for dimension in self.dimensions]
+
     def around(self, point: Mapping[str, Any], factor: float) -> Space:
         """The box of `factor` times the widths, in scaled coordinates, with `point` in its middle.
 

@@ -95,6 +95,19 @@ def test_a_setting_counts_only_with_all_its_seeds():
     assert (summary["trials"], summary["runs"], summary["failed"]) == (4, 8, 0)
 
 
+def test_the_configured_values_are_the_first_setting():
+    """Tuning is never worse than not tuning, on the tuning seeds; a value off the scale leaves all to the sampler."""
+    found = family(trials=8, seeds=(7,))
+    spend(found, lambda lr, seed: result(1.0 if lr == 0.1 else 2.0))
+    assert found.settings[0].point == {"lr": 0.1, "schedule.final": 0.1}
+    assert found.best is found.settings[0]
+    assert len(found.settings) == 8
+    off = Family(trial(lr=-1.0), Search(quasi_random, [4], 5), (7,), "validation_loss")
+    spend(off, lambda lr, seed: result(1.0))
+    assert len(off.settings) == 4
+    assert all(setting.point["lr"] > 0 for setting in off.settings)
+
+
 def test_all_diverged_leaves_no_best():
     found = family(trials=4)
     spend(found, lambda lr, seed: result(math.nan, "diverged"))
@@ -124,7 +137,10 @@ class Pruner(Sampler):
 
 
 def test_pruned_runs_are_counted():
-    found = family(trials=2, rounds=1, search=Pruner, seeds=(7,))
+    found = family(trials=3, rounds=1, search=Pruner, seeds=(7,))
+    setting, _ = found.next()
+    assert found.proceed(setting, {"step": 5, "test_loss": 1e9})  # the configured values run to their end
+    found.record(setting, 7, result(2.0))
     setting, _ = found.next()
     assert not found.proceed(setting, {"step": 5, "test_loss": 3.0})
     found.record(setting, 7, TrialResult("pruned", rows=[{"step": 5, "test_loss": 3.0}]))

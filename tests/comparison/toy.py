@@ -65,8 +65,10 @@ def task(**changes):
 
 
 def trial(label="descent", seed=0, split="test", settings=None, **options):
-    optimizer = Tunable(descent, options, RATES)
-    return Trial(label, optimizer, Tunable(falling, {}, FINALS), "falling", seed, split, 5, None, settings or {})
+    optimizer = Tunable(descent, {"lr": 0.1} | options, RATES)
+    return Trial(
+        label, optimizer, Tunable(falling, {"final": 0.1}, FINALS), "falling", seed, split, 5, None, settings or {}
+    )
 
 
 quick = partial(task, steps=4)
