@@ -116,6 +116,7 @@ def test_a_list_over_an_experiment(experiments: Path) -> None:
         (["optimizers=[gd,gd]"], "optimizers=[gd,gd]: gd stands twice"),
         (["optimizers=gd"], "optimizers=gd: expected a list of names: 'optimizers=[gd]'"),
         (["optimizers=[]"], "optimizers=[]: expected a list of at least one name"),
+        (["optimizers=[gd]", "+optimizer@optimizers.other=gd"], "other is added but not in the list"),
         (["optimizers=null"], "optimizers=null: expected a list of at least one name"),
         (["optimizers=[1,2]"], "optimizers=[1,2]: expected a list of at least one name"),
         (

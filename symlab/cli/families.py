@@ -42,10 +42,21 @@ def rewritten(job: str, name: str | None, overrides: Sequence[Override]) -> tupl
     orders: dict[str, tuple[str, ...]] = {}
     more: list[str] = []
     for key, override in lists.items():
+        _check_additions(key, override, overrides)
         labels = _same_labels(override, [config.get(key) or {} for config in configs])
         orders[key] = names_of(override)
         more += _changes(override, known[key], labels, orders[key], configs[0])
     return [*parse(more, multirun=False), *kept], orders
+
+
+def _check_additions(key: str, override: Override, overrides: Sequence[Override]) -> None:
+    """Raises BadInput for a label that the line adds, but that its list leaves out."""
+    added = [
+        str(o.package).rpartition(".")[2] for o in overrides if o.is_add() and str(o.package).startswith(f"{key}.")
+    ]
+    left_out = [label for label in added if label not in names_of(override)]
+    if left_out:
+        raise BadInput(f"{override.input_line}: {left_out[0]} is added but not in the list: name it there too")
 
 
 def in_order(config: Mapping[str, Any], orders: Orders) -> dict[str, Any]:

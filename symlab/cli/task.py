@@ -88,7 +88,7 @@ class Task:
         except KeyboardInterrupt as interruption:
             number = interruption.number if isinstance(interruption, Stopped) else int(signal.SIGINT)
             outcome = Outcome("interrupted", 128 + number, {"message": "stopped outside of the job's loop"})
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # code that a config names may call sys.exit
             if (stopped := received()) is not None:
                 raise stopped from error
             self._fail(run, error, continued)
@@ -114,7 +114,7 @@ class Task:
         if continued and not run.has_checkpoint("last"):
             run.truncate_rows(-1)  # nothing to continue from: the run starts anew
 
-    def _fail(self, run: RunDir, error: Exception, continued: bool) -> None:
+    def _fail(self, run: RunDir, error: Exception | SystemExit, continued: bool) -> None:
         """Record the failure; a resumed run that could not even start keeps the outcome that it had."""
         text = "".join(traceback.format_exception(error))
         bad_input = isinstance(error, INPUT_ERRORS) and run.rows_written == 0

@@ -1,5 +1,6 @@
 """What a comparison was asked, what it found, and both as the content of its report."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,9 @@ class Question:
         """Raises BadInput for a reference that is no optimizer and a step to report at which nothing is measured."""
         if reference is not None and reference not in plan.optimizers:
             raise BadInput(f"reference={reference} is not one of the optimizers: {', '.join(plan.optimizers)}")
+        for index, level in enumerate(targets):
+            if not 0 <= level < math.inf:
+                raise BadInput(f"targets[{index}] must be finite and at least 0, got {level}")
         steps = tuple(sorted({*report_steps, plan.steps}))
         for step in steps:
             if step > plan.steps or (step % plan.eval_every and step != plan.steps):
@@ -160,6 +164,7 @@ def draw_figures(
     for name, plot in plots.items():
         rows = rows_of.get(name, tables.curves)
         if not rows:
+            run.remove_figure(name)  # that of an earlier question
             continue
         try:
             figure = plot(pandas.DataFrame(rows), references, title=setting.title)
@@ -202,6 +207,7 @@ def report_content(
     )
 
 
+COST_NOTE = "The optimizers take turns; ratios are within one block of ten steps."
 OWN_NOTES = (
     "Seconds in curves and to a target are those of the updates alone, while other workers ran; the time per step was "
     "measured apart.",
@@ -234,7 +240,7 @@ def _sections(
     setting: Question, tables: Tables, verdicts: Mapping[str, Mapping[str, Any]]
 ) -> list[tuple[str, str, list[Cells]]]:
     """(heading, note, rows) in the order of the report."""
-    sections: list[tuple[str, str, list[Cells]]] = []
+    sections = [("In short", _short_note(setting), verdict_rows(tables.summary, setting.reference))]
     for metric in METRICS:
         rows = [row for row in tables.summary if row["metric"] == metric]
         heading = f"{metric.replace('_', ' ').capitalize()} after {setting.plan.steps} updates"
@@ -263,9 +269,50 @@ def _sections(
         ("Expected bands", "Medians over the seeds.", judged),
         ("Updates and seconds to a target", "Test loss.", target_table(tables.target_summary)),
         ("Tuning", _tuning_note(tables), tuning_table(tables.tuned)),
-        ("Cost of a step", "Interleaved, alone on the machine.", cost_table(tables.cost_summary, setting.reference)),
+        (
+            "Cost of a step",
+            "The optimizers take turns; ratios are within one block of ten steps.",
+            cost_table(tables.cost_summary, setting.reference),
+        ),
         ("Which rule touched which tensor", "", coverage_table(tables.coverage)),
     ]
+
+
+SIGNIFICANT = 0.05
+
+
+def verdict_rows(summary: Sequence[Mapping[str, Any]], reference: str) -> list[Cells]:
+    """Optimizers by median test loss, each with its ratio to the reference and what the corrected test says of it."""
+    rows = sorted((row for row in summary if row["metric"] == "test_loss"), key=lambda row: float(row["median"]))
+    return [
+        {
+            "rank": str(rank),
+            "optimizer": str(row["optimizer"]),
+            "median test loss": number(row["median"]),
+            f"ratio to {reference}": number(row["ratio"]),
+            f"against {reference}": _verdict(row, reference),
+        }
+        for rank, row in enumerate(rows, start=1)
+    ]
+
+
+def _verdict(row: Mapping[str, Any], reference: str) -> str:
+    if row["optimizer"] == reference:
+        return "the reference"
+    if row["p_holm"] is None or row["p_holm"] >= SIGNIFICANT:
+        return "undecided"
+    if row["ratio"] is None:
+        return "different, with runs that diverged or failed"
+    return "better" if row["ratio"] < 1 else "worse"
+
+
+def _short_note(setting: Question) -> str:
+    plan = setting.plan
+    least = 2.0 ** (1 - len(plan.seeds))
+    note = f"Test loss after {plan.steps} updates, smallest first; better and worse: p (Holm) below {SIGNIFICANT:g}."
+    if least * max(len(plan.optimizers) - 1, 1) >= SIGNIFICANT:
+        note += f" With {len(plan.seeds)} seeds that cannot be: more seeds are needed to decide anything."
+    return note
 
 
 def _tuning_note(tables: Tables) -> str:

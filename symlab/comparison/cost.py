@@ -1,5 +1,6 @@
 """What a step of each optimizer costs: time, interleaved in one process that does nothing else, and memory."""
 
+import itertools
 import multiprocessing
 import re
 import statistics
@@ -13,7 +14,8 @@ import torch
 
 from symlab.comparison.run_trial import TrialRunner
 from symlab.comparison.trial import Task, Trial
-from symlab.comparison.workers import RUN_ERRORS, quiet, threads_of_children
+from symlab.comparison.workers import RUN_ERRORS, ignore_signals, quiet, threads_of_children
+from symlab.training.factories import Stop
 from symlab.training.place import repeatable
 from symlab.training.step_times import state_bytes, time_steps
 from symlab.training.update import DivergedError, update
@@ -27,7 +29,7 @@ RESET_PEAK = "5"  # what Linux takes for: set the peak of the resident size to t
 Row = dict[str, Any]
 
 
-def step_costs(runner: TrialRunner, trials: Mapping[str, Trial], blocks: int) -> list[Row]:
+def step_costs(runner: TrialRunner, trials: Mapping[str, Trial], blocks: int, stop: Stop) -> list[Row]:
     """Rows {repeat, optimizer, step_time_s, update_time_s}, means over blocks of ten steps.
 
     The optimizers take turns step by step on the first batch; a block before the first is not counted. Every optimizer
@@ -44,7 +46,7 @@ def step_costs(runner: TrialRunner, trials: Mapping[str, Trial], blocks: int) ->
             for group in optimizer.param_groups:
                 group["lr"] *= SLOW
         steps = time_steps(models, optimizers, runner.task.loss, inputs, targets, (1 + blocks) * BLOCK)
-        return list(_block_means(steps))
+        return list(_block_means(itertools.takewhile(lambda row: not stop(), steps)))
 
 
 def _block_means(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
@@ -57,14 +59,15 @@ def _block_means(rows: Iterable[Mapping[str, Any]]) -> Iterator[Row]:
             yield {"optimizer": label, "repeat": block - 1, **means}
 
 
-def memory(runner: TrialRunner, trials: Mapping[str, Trial], *, fresh: bool) -> list[Row]:
+def memory(runner: TrialRunner, trials: Mapping[str, Trial], *, fresh: bool, stop: Stop) -> list[Row]:
     """Rows {optimizer, state_mib, peak_mib}: the optimizer's own tensors, and the most that the model, the optimizer
     and two training steps took on top of what a process with the data holds.
 
     Each in a `fresh` process of its own, for memory that is freed is not given back; without it, and where the system
     cannot tell, peak_mib is None.
     """
-    return [{"optimizer": label, **_memory_of(runner, trial, fresh)} for label, trial in trials.items()]
+    going = itertools.takewhile(lambda pair: not stop(), trials.items())
+    return [{"optimizer": label, **_memory_of(runner, trial, fresh)} for label, trial in going]
 
 
 def _memory_of(runner: TrialRunner, trial: Trial, fresh: bool) -> Row:
@@ -85,6 +88,7 @@ def _memory_of(runner: TrialRunner, trial: Trial, fresh: bool) -> Row:
 
 
 def _measure(connection: Connection, task: Task, device: torch.device, threads: int, trial: Trial) -> None:
+    ignore_signals()
     quiet()
     runner = TrialRunner(task, device, threads)
     runner.dataset(trial)

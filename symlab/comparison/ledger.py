@@ -9,10 +9,11 @@ from typing import Any
 
 from symlab.comparison.run_trial import TrialResult
 from symlab.comparison.trial import Trial
-from symlab.rundir import RunDir
+from symlab.rundir import BadInput, RunDir
 
 TRIALS, RESULTS, CURVES = "trials", "results", "curves"
 LAST = ("train_loss", "test_loss", "train_accuracy", "test_accuracy")
+NEEDED = ("optimizer", "seed", "status", "step", "time_s", "duration_s", "message", "key")
 RETRIED = ("failed",)  # statuses that do not count as finished
 Row = dict[str, Any]
 
@@ -26,14 +27,31 @@ class Ledger:
     def __init__(self, run: RunDir, made_with: str = "") -> None:
         self.run, self.made_with = run, made_with
         self._tables = {name: self._read(name) for name in (TRIALS, RESULTS)}
+        self._forget_halves()
+
+    def _forget_halves(self) -> None:
+        """A result without the end of its curve, and a curve without its result (killed between them), are no run."""
         done = self._tables[RESULTS]
-        if any(row["key"] not in done for row in run.read_rows(CURVES)):  # killed between a run's curve and its result
-            run.keep_rows(lambda row: row["key"] in done, CURVES)
+        curves = {name: self.run.read_rows(name) for name in (CURVES, f"former_{CURVES}")}
+        ends = {(row["key"], row["step"]) for rows in curves.values() for row in rows}
+        for key, row in list(done.items()):
+            if row["status"] == "completed" and (key, row["step"]) not in ends:
+                del done[key]
+        if any(row["key"] not in done for row in curves[CURVES]):
+            self.run.keep_rows(lambda row: row["key"] in done, CURVES)
 
     def _read(self, name: str) -> dict[str, Row]:
         """Key -> row; of a trial that failed and was done again the later one."""
-        rows = [*self.run.read_rows(f"former_{name}"), *self.run.read_rows(name)]
+        rows = [*self._checked(f"former_{name}"), *self._checked(name)]
         return {str(row["key"]): row for row in rows}
+
+    def _checked(self, name: str) -> list[Row]:
+        """Raises BadInput, naming the file, for a table that lacks a column."""
+        rows = self.run.read_rows(name)
+        missing = [column for column in (*NEEDED, *LAST) if rows and column not in rows[0]]
+        if missing:
+            raise BadInput(f"{self.run.path / name}.csv has no column {', '.join(missing)}: it was changed by hand?")
+        return rows
 
     def trial(self, key: str) -> TrialResult | None:
         """A tuning run that is on record."""
@@ -109,7 +127,8 @@ class Ledger:
             current = [row for row in unique if row["key"] in keys]
             former = [row for row in unique if row["key"] not in keys]
             if former or len(unique) < len(rows) or self.run.read_rows(f"former_{name}"):
-                self.run.replace_rows(former, f"former_{name}")  # first: a row may stand twice, but is never lost
+                self.run.replace_rows(unique, name)  # first all: a row may stand twice, but is never lost
+                self.run.replace_rows(former, f"former_{name}")
                 self.run.replace_rows(current, name)
 
 

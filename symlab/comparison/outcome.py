@@ -66,9 +66,7 @@ def tables_of(run: RunDir, setting: Question, measured: Measured) -> Tables:
         coverage=measured.coverage,
     )
     for name in DERIVED:
-        rows = getattr(tables, name)
-        if rows:
-            run.replace_rows(rows, name)
+        run.replace_rows(getattr(tables, name), name)  # also without rows: those of an earlier question must not stay
     return tables
 
 
@@ -97,14 +95,22 @@ def status_of(problems: Sequence[str]) -> tuple[str, int]:
     return ("failed", FAILED) if problems else ("completed", COMPLETED)
 
 
-def conclude(run: RunDir, setting: Question, measured: Measured, plots: Mapping[str, PlotFunction]) -> Outcome:
-    """Tables, figures, reports and summary.json; the table of results on the console."""
+def conclude(
+    run: RunDir, setting: Question, measured: Measured, plots: Mapping[str, PlotFunction], late_signal: int
+) -> Outcome:
+    """Tables, figures, reports and summary.json; the table of results on the console.
+
+    `late_signal`: the exit code of a signal that came after the last run, of which a sweep must still learn; else 0.
+    """
     tables = tables_of(run, setting, measured)
     found = numbers(tables.results, tables.at_steps, tables.targets)
     verdicts = judge(setting.expected, found)
     drawn, problems = draw_figures(run, setting, tables, plots)
     problems = [*failures(tables.results), *not_tuned(measured.tuned), *problems]
     status, exit_code = status_of(problems)
+    lost = [row for row in tables.trials if row["status"] == "failed"]
+    if lost:
+        logger.warning("%d tuning runs failed, the first: %s, %s", len(lost), lost[0]["optimizer"], lost[0]["message"])
     made_with = sources(tables)
     if len(made_with) > 1:
         logger.warning("the runs were not all made with the same code and machine: %s", "; ".join(made_with))
@@ -138,4 +144,4 @@ def conclude(run: RunDir, setting: Question, measured: Measured, plots: Mapping[
     for line in verdict_lines(verdicts):
         logger.info("%s", line)
     logger.info("report: %s", run.path / "report.html")
-    return Outcome(status, exit_code, summary)
+    return Outcome(status, late_signal or exit_code, summary)

@@ -1,6 +1,7 @@
 """Which runs a comparison consists of: the tuning of every optimizer, and the runs that are reported."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -99,6 +100,11 @@ def check_plan(plan: Plan) -> None:
         raise BadInput("optimizers is empty: name at least one, e.g. 'optimizers=[gd,adam]'")
     if not plan.schedules:
         raise BadInput("schedules is empty: name at least one, e.g. 'schedules=[geometric]'")
+    for label in (*plan.optimizers, *plan.schedules):
+        if not re.fullmatch(r"[A-Za-z][\w.-]*", label) or label.lower() in ("nan", "inf", "infinity", "true", "false"):
+            raise BadInput(
+                f"{label}: a label begins with a letter, has letters, digits and . _ - only, and is no number"
+            )
     for key, least in (("steps", 1), ("trials", 0), ("rounds", 1), ("eval_every", 1), ("eval_train_size", 0)):
         value = getattr(plan, key)
         if value is not None and not value >= least:
@@ -133,13 +139,10 @@ def _check_seeds(plan: Plan) -> None:
 
 def _check_spaces(plan: Plan) -> None:
     """Spaces that can be read, and with something in them."""
+    for name, schedule in plan.schedules.items():
+        _space(f"schedules.{name}", schedule)
     for label, factory in plan.optimizers.items():
-        try:
-            space = Space.of(space_of(factory))
-            for schedule in plan.schedules_for(label).values():
-                Space.of(space_of(schedule))
-        except ValueError as error:
-            raise BadInput(f"optimizers.{label}._tune_: {error}") from error
+        space = _space(f"optimizers.{label}", factory)
         unknown = [d.key for d in space.dimensions if d.key not in keywords_of(factory)]
         if unknown:
             raise BadInput(f"optimizers.{label}._tune_.{unknown[0]}: the optimizer has no key {unknown[0]}")
@@ -150,3 +153,11 @@ def _check_spaces(plan: Plan) -> None:
                 "or trials=0"
             )
         round_counts(plan.trials, len(plan.schedules_for(label)), plan.rounds)
+
+
+def _space(key: str, factory: OptimizerFactory | Schedule) -> Space:
+    """The space that a factory declares. Raises BadInput, naming the key."""
+    try:
+        return Space.of(space_of(factory))
+    except ValueError as error:
+        raise BadInput(f"{key}._tune_: {error}") from error

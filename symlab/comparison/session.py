@@ -1,5 +1,8 @@
 """Does the runs of a comparison that are not on record yet, in parallel, and puts each on record as it ends."""
 
+import logging
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +16,8 @@ from symlab.comparison.tuning import Family, Setting, Tuner
 from symlab.comparison.workers import run_trials, run_trials_here
 from symlab.training.factories import Stop
 
+logger = logging.getLogger("symlab")
+SAY_EVERY_S = 60.0
 Row = Mapping[str, Any]
 Tick = Callable[[int], object]
 """Told of every run that is done or found on record: 1."""
@@ -25,6 +30,25 @@ def place_of(setting: Setting, seed: int) -> Row:
 
 def _nobody(runs: int) -> None:
     """The tick that nobody counts."""
+
+
+class Ticker:
+    """Counts runs, and says once a minute in the log how far it is: a log file has no bar."""
+
+    def __init__(self, total: int, update: Tick) -> None:
+        self._total, self._update = total, update
+        self._count, self._fresh = 0, 0
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, runs: int) -> None:
+        self._count += runs
+        self._fresh += runs == 1
+        self._update(runs)
+        now = time.monotonic()
+        if now - self._said >= SAY_EVERY_S and self._fresh:
+            self._said = now
+            left = (self._total - self._count) * (now - self._began) / self._fresh / 60
+            logger.info("%d of %d runs, about %.0f minutes left", self._count, self._total, math.ceil(left))
 
 
 @dataclass
@@ -41,6 +65,7 @@ class Session:
     used: set[str] = field(default_factory=set)  # keys of all trials that the configuration asks for
     places: dict[str, Row] = field(default_factory=dict)  # key of a tuning run -> its round, number and value
     done: int = 0  # runs of this start
+    known: int = 0  # runs found on record
     seconds: float = 0.0  # that these took, each by itself
 
     def key(self, trial: Trial) -> str:
@@ -62,6 +87,7 @@ class Session:
                     if known is None:
                         open_runs[id(trial)] = family, setting
                         return trial
+                    self.known += 1
                     family.record(setting, trial.seed, known)
                     self.places[self.key(trial)] = place_of(setting, trial.seed)
                     self.tick(1)
@@ -80,6 +106,7 @@ class Session:
     def report(self, trials: Sequence[Trial]) -> None:
         """All trials that are not on record; returns early when stopped."""
         missing = [trial for trial in trials if self.ledger.result(self.key(trial)) is None]
+        self.known += len(trials) - len(missing)
         self.tick(len(trials) - len(missing))
         waiting = iter(missing)
         for trial, result in self._run(lambda: next(waiting, None), lambda trial, row: True):

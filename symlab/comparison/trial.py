@@ -42,7 +42,10 @@ class Task:
         return dataset if split == "test" else held_out(dataset, self.validation_fraction)
 
     def check_data(self) -> None:
-        """Raises BadInput where every run is to have its own data, but the data set has no seed."""
+        """Raises BadInput where every run is to have its own data, but the data set has no seed, and for a fraction of
+        validation rows that is none."""
+        if not 0 < self.validation_fraction < 1:
+            raise BadInput(f"validation_fraction must lie between 0 and 1, got {self.validation_fraction}")
         if self.vary_data and "seed" not in inspect.signature(function_of(self.data)).parameters:
             raise BadInput(f"vary_data=true: data {name_of(self.data)} has no seed; use vary_data=false")
 

@@ -32,6 +32,7 @@ RUN_ERRORS = (
     MemoryError,
     OSError,
     RuntimeError,
+    SystemExit,
     TypeError,
     ValueError,
 )
@@ -86,8 +87,7 @@ def run_trials(
             busy = {worker.connection: worker for worker in workers if worker.trial is not None}
             if not busy:
                 return
-            for connection in wait(list(busy), timeout=POLL_SECONDS):
-                worker = busy[connection]  # type: ignore[index]
+            for worker in _with_news(list(busy.values())):
                 result = _receive(worker, proceed)
                 if result is None:
                     continue
@@ -103,6 +103,12 @@ def run_trials(
     finally:
         for worker in workers:
             worker.end()
+
+
+def _with_news(busy: Sequence[_Worker]) -> list[_Worker]:
+    """Workers that have sent something or have died (a child of theirs may still hold the pipe open)."""
+    ready = wait([place for w in busy for place in (w.connection, w.process.sentinel)], timeout=POLL_SECONDS)
+    return [worker for worker in busy if worker.connection in ready or worker.process.sentinel in ready]
 
 
 def run_trials_here(
@@ -150,6 +156,8 @@ def _receive(worker: _Worker, proceed: Callable[[Trial, Row], bool]) -> TrialRes
     """The result, if that is what the worker sent; rows are answered."""
     assert worker.trial is not None
     try:
+        if not worker.connection.poll() and not worker.process.is_alive():
+            raise EOFError
         message = worker.connection.recv()
         if isinstance(message, TrialResult):
             return message
@@ -164,8 +172,7 @@ def _receive(worker: _Worker, proceed: Callable[[Trial, Row], bool]) -> TrialRes
 
 def _serve(connection: Connection, task: Task, device: str, threads: int) -> None:
     """The worker's life: trials in, rows and results out; ends when the parent does."""
-    for number in STOPPING:  # they reach the whole process group; the parent decides and ends its workers
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     quiet()
     runner = TrialRunner(task, torch.device(device), threads)
 
@@ -178,6 +185,12 @@ def _serve(connection: Connection, task: Task, device: str, threads: int) -> Non
             connection.send(attempt(runner, connection.recv(), proceed))
     except (EOFError, ConnectionError):  # the parent is gone
         return
+
+
+def ignore_signals() -> None:
+    """They reach the whole process group; the parent decides and ends its children."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def quiet() -> None:

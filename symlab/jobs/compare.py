@@ -14,7 +14,7 @@ from symlab.comparison.numbers import names
 from symlab.comparison.outcome import Measured, conclude
 from symlab.comparison.plan import Plan, check_plan, evaluation_interval
 from symlab.comparison.run_trial import TrialRunner
-from symlab.comparison.session import Session
+from symlab.comparison.session import Session, Ticker
 from symlab.comparison.trial import Task, Trial
 from symlab.comparison.tuning import Objective, SearchFactory, Tuner
 from symlab.comparison.workers import RUN_ERRORS, devices_of_workers
@@ -157,14 +157,14 @@ def compare(
         devices = devices_of_workers(device, place, workers, threads)
         session = Session(task, Ledger(run, made_with(run, place, threads)), place, devices, threads, stop)
         tuners, reported = _all_runs(run, plan, session, progress)
+        costs = _costs(runner, reported, timing_repeats, fresh=bool(devices), stop=stop)
         if stop():
             return _interrupted(session, plan, stop)
         session.ledger.settle((TRIALS, RESULTS, CURVES), session.used)
         session.ledger.place(session.places)
-        costs = _costs(runner, reported, timing_repeats, fresh=bool(devices))
         work = {"wall_s": time.perf_counter() - began, "run_s": session.seconds, "runs_done": session.done}
         measured = Measured([t.summary() for t in tuners], coverage, *costs, {**work, "workers": len(devices)})
-        return conclude(run, setting, measured, plots)
+        return conclude(run, setting, measured, plots, stop.exit_code)
 
 
 def _check(**counts: int | None) -> None:
@@ -205,7 +205,7 @@ def _all_runs(run: RunDir, plan: Plan, session: Session, progress: bool) -> tupl
     parts = (run.path, total, plan.tuning_runs, plan.reported_runs, len(session.devices))
     logger.info("%s: %d runs (%d to tune, %d to report), %d workers", *parts)
     with progress_bar(total, 0, progress) as bar:
-        session.tick = bar.update
+        session.tick = Ticker(total, bar.update)
         tuners = plan.tuners()
         session.tune(tuners)
         if tuners and not session.stop():
@@ -217,18 +217,17 @@ def _all_runs(run: RunDir, plan: Plan, session: Session, progress: bool) -> tupl
 
 
 def _costs(
-    runner: TrialRunner, reported: Sequence[Trial], repeats: int, *, fresh: bool
+    runner: TrialRunner, reported: Sequence[Trial], repeats: int, *, fresh: bool, stop: StopRequest
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of cost.csv and of memory.csv; none without `repeats`, and none of time where a step cannot be made."""
     by_label = {trial.label: trial for trial in reversed(reported)}
-    if not repeats:
+    if not repeats or stop():
         return [], []
     try:
-        times = step_costs(runner, by_label, repeats)
+        return step_costs(runner, by_label, repeats, stop), memory(runner, by_label, fresh=fresh, stop=stop)
     except RUN_ERRORS as error:
-        logger.warning("the time per step could not be measured: %s: %s", type(error).__name__, error)
-        times = []
-    return times, memory(runner, by_label, fresh=fresh)
+        logger.warning("time and memory of a step could not be measured: %s: %s", type(error).__name__, error)
+        return [], []
 
 
 def made_with(run: RunDir, place: torch.device, threads: int) -> str:
@@ -242,7 +241,7 @@ def made_with(run: RunDir, place: torch.device, threads: int) -> str:
 
 def _interrupted(session: Session, plan: Plan, stop: StopRequest) -> Outcome:
     total = plan.tuning_runs + plan.reported_runs
-    logger.warning("stopped after %d of %d runs; those are kept", len(session.used), total)
+    logger.warning("stopped: %d of %d runs are on record", session.done + session.known, total)
     summary = {"status": "interrupted", "exit_code": stop.exit_code, "runs_done": session.done, "runs": total}
     session.ledger.run.write_summary(summary)
     return Outcome("interrupted", stop.exit_code, summary)

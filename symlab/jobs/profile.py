@@ -53,7 +53,10 @@ def profile(
     rows = _solvable(_common([row for path in comparisons for row in _tasks(path, measure, name)], comparisons))
     if not rows:
         wanted = "any target loss" if name is None else f"the target {name}"
-        raise BadInput(f"runs: none of the {len(comparisons)} comparisons has {wanted} that is not met at the start")
+        raise BadInput(
+            f"runs: none of the {len(comparisons)} comparisons has {wanted} that is not met at the start; give them "
+            "one, symlab compare resume=RUN 'targets=[0.5,0.3]', or take measure=test_loss"
+        )
     run.append_rows(rows, table="profile")
     table = _counts(rows)
     run.append_rows(table, table="optimizers")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     from matplotlib.figure import Figure
 
+FIGURE_KINDS = ("png", "pdf")
 CLAIM_SECONDS = 1.0  # a reader that looks at the lock holds it for microseconds
 
 
@@ -296,7 +297,7 @@ class RunDir:
         folder = self.path / "figures"
         folder.mkdir(exist_ok=True)
         paths = []
-        for kind in ("png", "pdf"):
+        for kind in FIGURE_KINDS:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind)  # at the figure's own resolution
             path = folder / f"{checked_name(name)}.{kind}"
@@ -314,6 +315,11 @@ class RunDir:
         path = self.path / name
         files.write_text(path, text)
         return path
+
+    def remove_figure(self, name: str) -> None:
+        """Remove the files of that figure, if there are any."""
+        for kind in FIGURE_KINDS:
+            (self.path / "figures" / f"{checked_name(name)}.{kind}").unlink(missing_ok=True)
 
     @contextmanager
     def claimed(self) -> Iterator[RunDir]:

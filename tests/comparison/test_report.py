@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from matplotlib.figure import Figure
 
+from symlab.comparison.content import verdict_rows
 from symlab.comparison.report import ReportContent, markdown_report, shown
 from symlab.comparison.report_html import html_report
 from symlab.comparison.statistics import statistics_notes, summary_rows
@@ -322,3 +323,24 @@ def test_the_notes_name_the_smallest_p_that_can_be():
 def test_figures_that_cannot_be_shown(figure, words):
     with pytest.raises(ValueError, match=words):
         content(figures=[figure])
+
+
+def test_the_verdict_is_that_of_the_corrected_test() -> None:
+    rows = [
+        {"metric": "test_loss", "optimizer": name, "median": median, "ratio": ratio, "p_holm": p}
+        for name, median, ratio, p in (
+            ("a", 2.0, 1.0, None),
+            ("b", 1.0, 0.5, 0.01),
+            ("c", 1.5, 0.75, 0.2),
+            ("d", 3.0, 1.5, 0.04),
+            ("e", float("inf"), None, 0.01),
+        )
+    ]
+    found = {row["optimizer"]: (row["rank"], row["against a"]) for row in verdict_rows(rows, "a")}
+    assert found == {
+        "a": ("3", "the reference"),
+        "b": ("1", "better"),
+        "c": ("2", "undecided"),
+        "d": ("4", "worse"),
+        "e": ("5", "different, with runs that diverged or failed"),
+    }

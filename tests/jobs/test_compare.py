@@ -116,6 +116,8 @@ def test_reports_and_figures(finished):
             assert (finished.path / "figures" / f"{name}.{kind}").stat().st_size > 1000
     text = (finished.path / "report.md").read_text("utf-8")
     assert "outside" in text
+    assert text.index("## In short") < text.index("## Test loss after")
+    assert "With 3 seeds that cannot be" in text
     assert "gd" in text
     for link in re.findall(r"\]\((figures/[^)]+)\)", text):
         assert (finished.path / link).is_file()
@@ -177,7 +179,7 @@ def test_two_labels_with_the_same_content_are_two_optimizers(tmp_path):
 def test_an_optimizer_that_could_not_be_tuned_is_a_failure(tmp_path, capsys):
     """Every setting diverges: the configured values must not pass for tuned ones."""
     words = ["optimizers.gd._tune_.lr.low=90", "optimizers.gd._tune_.lr.high=100", "model.activation=relu"]
-    words += ["schedules=[constant]", "steps=60"]
+    words += ["schedules=[constant]", "steps=60", "optimizers.gd.lr=95"]
     code, run = compare(tmp_path, *(w for w in SMALL if not w.startswith("steps")), *FAST, *words)
     assert code == 1
     summary = run.read_summary()
@@ -205,6 +207,59 @@ def test_another_objective_is_another_choice_among_the_same_runs(tmp_path):
     (tuned,) = run.read_rows("tuned")
     assert tuned["value"] == min(row["value"] for row in by_accuracy)
     assert tuned["within_10_percent"] == sum(row["value"] <= 1.1 * tuned["value"] for row in by_accuracy)
+
+
+def test_what_an_earlier_question_left_does_not_stay(tmp_path):
+    _, run = compare(tmp_path, *SMALL, *FAST)
+    try:
+        assert (
+            main(["compare", f"resume={run.path}", "optimizers=[gd]", "trials=0", "timing_repeats=0", "workers=0"]) == 0
+        )
+    finally:
+        close_handlers()
+    for table in ("tuned", "cost", "cost_summary", "memory", "trials"):
+        assert run.read_rows(table) == [], table
+    assert {row["optimizer"] for row in run.read_rows("coverage")} == {"gd"}
+    assert sorted(path.name for path in (run.path / "figures").glob("*.png")) == [
+        "profile.png",
+        "seconds.png",
+        "steps.png",
+    ]
+
+
+def test_a_result_without_its_curve_is_done_again(tmp_path):
+    _, run = compare(tmp_path, *SMALL, *FAST, "trials=0")
+    before = run.read_rows("results")
+    lines = (run.path / "curves.csv").read_text().splitlines(keepends=True)
+    (run.path / "curves.csv").write_text("".join(lines[:-3]))  # the end of the last run's curve is lost
+    try:
+        assert main(["compare", f"resume={run.path}", "targets=[1.0]", "workers=0"]) == 0
+    finally:
+        close_handlers()
+    assert run.read_summary()["runs_done"] == 1
+    after = run.read_rows("results")
+    assert [row["test_loss"] for row in after] == [row["test_loss"] for row in before]
+    assert len(run.read_rows("curves")) == len(lines) - 1
+
+
+@pytest.mark.parametrize(("table", "column"), [("results", "key"), ("results", "status"), ("trials", "test_loss")])
+def test_a_damaged_table_is_named_and_the_old_outcome_kept(table, column, tmp_path, capsys):
+    _, run = compare(tmp_path, *SMALL, *FAST)
+    path = run.path / f"{table}.csv"
+    path.write_text(path.read_text().replace(column, f"{column}_", 1))
+    try:
+        assert main(["compare", f"resume={run.path}", "seeds=4", "workers=0"]) == 2
+    finally:
+        close_handlers()
+    assert f"{table}.csv has no column {column}" in capsys.readouterr().err
+    assert run.read_summary()["status"] == "completed"
+
+
+@pytest.mark.parametrize("label", ["nan", "True", "_x"])
+def test_labels_that_a_table_would_read_as_something_else(label, tmp_path, capsys):
+    code, _ = compare(tmp_path, *SMALL, f"+optimizer@optimizers.{label}=gd")
+    assert code == 2
+    assert "label" in capsys.readouterr().err
 
 
 def test_a_plot_that_does_not_fit_costs_no_report(tmp_path):
@@ -253,6 +308,9 @@ def test_other_code_is_named(tmp_path, monkeypatch, caplog):
         (["device=cuda:9"], "cuda:9"),
         (["trials=-1"], "trials"),
         (["rounds=0"], "rounds"),
+        (["validation_fraction=nan"], "validation_fraction"),
+        (["targets=[0.5,nan]"], "targets[1]"),
+        (["schedules.geometric._tune_.final.low=-3"], "schedules.geometric._tune_"),
     ],
 )
 def test_bad_input_ends_before_the_first_run(words, message, tmp_path, capsys):
