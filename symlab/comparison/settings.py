@@ -1,7 +1,9 @@
 """Factories with other values in place, and what stands in a factory, as plain values."""
 
 import functools
-from collections.abc import Callable, Mapping
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,6 +78,20 @@ def plain(value: Any) -> Any:
     if callable(value):
         return described(value)
     raise BadInput(f"a comparison cannot tell values of type {type(value).__name__} apart, got {value!r}")
+
+
+def foreign_code(factories: Iterable[Callable[..., Any]]) -> str:
+    """Names of the modules outside of symlab that the factories' functions come from, each with a digest of its file.
+
+    Only these files: what they import may change unseen.
+    """
+    modules = {function_of(factory).__module__ for factory in factories}
+    digests = []
+    for name in sorted(modules):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if name.partition(".")[0] != "symlab" and file is not None:
+            digests.append(f"{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:8]}")
+    return ", ".join(digests)
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,6 +15,7 @@ from symlab.comparison.outcome import Measured, conclude
 from symlab.comparison.plan import Plan, check_plan, evaluation_interval
 from symlab.comparison.run_trial import TrialRunner
 from symlab.comparison.session import Session, Ticker
+from symlab.comparison.settings import foreign_code
 from symlab.comparison.trial import Task, Trial
 from symlab.comparison.tuning import Objective, SearchFactory, Tuner
 from symlab.comparison.workers import RUN_ERRORS, devices_of_workers
@@ -155,7 +156,7 @@ def compare(
         coverage = _try_all(runner, plan, setting)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads})
         devices = devices_of_workers(device, place, workers, threads)
-        session = Session(task, Ledger(run, made_with(run, place, threads)), place, devices, threads, stop)
+        session = Session(task, Ledger(run, made_with(run, plan, task, place, threads)), place, devices, threads, stop)
         tuners, reported = _all_runs(run, plan, session, progress)
         costs = _costs(runner, reported, timing_repeats, fresh=bool(devices), stop=stop)
         if stop():
@@ -230,13 +231,15 @@ def _costs(
         return [], []
 
 
-def made_with(run: RunDir, place: torch.device, threads: int) -> str:
+def made_with(run: RunDir, plan: Plan, task: Task, place: torch.device, threads: int) -> str:
     """Code, versions and machine of this start in a line, to be held against those of other starts."""
     start = run.read_environment()[-1]
     versions, git = start["versions"], start["git"] or {}
     commit = f" {str(git.get('commit'))[:12]}{' (changed)' if git.get('dirty') else ''}" if git else ""
     machine = f"{place.type} of {start['host']}, {threads} threads"
-    return f"symlab {versions['symlab']}{commit}, torch {versions['torch']}, {machine}"
+    foreign = foreign_code([*plan.optimizers.values(), *plan.schedules.values(), task.model, task.data, task.loss])
+    own = f", {foreign}" if foreign else ""
+    return f"symlab {versions['symlab']}{commit}, torch {versions['torch']}{own}, {machine}"
 
 
 def _interrupted(session: Session, plan: Plan, stop: StopRequest) -> Outcome:

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from symlab.comparison.run_trial import TrialRunner
-from symlab.comparison.settings import described, keywords_of, space_of, split_settings
+from symlab.comparison.settings import described, foreign_code, keywords_of, space_of, split_settings
 from symlab.comparison.trial import held_out
 from symlab.rundir import BadInput, RunDir
 from symlab.search import Tunable
 from symlab.training.batches import Batches
+from symlab.training.losses import half_mean_squared_error
 from tests.comparison.toy import RATES, descent, falling, line, steady, task, trial
 
 CPU = torch.device("cpu")
@@ -145,3 +146,10 @@ def test_functions_that_cannot_be_told_apart_are_refused():
     with pytest.raises(BadInput, match="tell values"):
         described(Tunable(descent, {"lr": object()}))
     assert described(Tunable(descent, {"lr": steady}))["keywords"]["lr"]["function"] == "tests.comparison.toy.steady"
+
+
+def test_code_from_outside_is_known_by_a_digest_of_its_file():
+    assert foreign_code([Tunable(half_mean_squared_error)]) == ""
+    found = foreign_code([Tunable(descent), half_mean_squared_error, steady])
+    assert found.startswith("tests.comparison.toy ")
+    assert len(found.split()[1]) == 8
