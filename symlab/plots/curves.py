@@ -7,7 +7,7 @@ and, for several runs, `run` (a name) and `group` (what the run has in common wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +26,8 @@ Curves = dict[str, dict[str, "Curve"]]  # split -> group -> curve
 MAX_LEGEND_GROUPS = 14
 STD_BAND = "±1 std over runs"
 RANGE_BAND = "min to max over runs"
+QUARTILE_BAND = "median and quartiles"
+FAR = 1e100  # stands for infinity in a band
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Curve:
     low: np.ndarray  # [T]
     high: np.ndarray  # [T]
     runs: int
-    band: str  # STD_BAND, RANGE_BAND, or "" for a single run
+    band: str  # STD_BAND, RANGE_BAND, QUARTILE_BAND, or "" for a single run
     tails: tuple[tuple[np.ndarray, np.ndarray], ...]  # (x, y) per run
 
 
@@ -94,6 +96,30 @@ def aggregate(rows: pd.DataFrame, x: str, y: str) -> Curve:
     )
 
 
+def aggregate_medians(rows: pd.DataFrame, x: str, y: str) -> Curve:
+    """Median and quartiles of column `y` over the runs in `rows`, where a mean would be that of a few bad runs.
+
+    A run without a finite value at a step (it diverged) counts as +inf there, so that no run is dropped; where half of
+    the runs or more are so, there is no median. The band is of values that occurred: the lower and upper quartile.
+    """
+    values = rows.pivot_table(index="step", columns="run", values=y, aggfunc="last", dropna=False).sort_index()
+    places = rows.groupby("step")[x].mean().reindex(values.index)
+    data = values.fillna(np.inf).to_numpy()  # [T, runs]
+    ordered, runs = np.sort(data, axis=1), values.shape[1]
+    with np.errstate(invalid="ignore"):
+        middle = (ordered[:, (runs - 1) // 2] + ordered[:, runs // 2]) / 2
+    shown = np.isfinite(middle) & places.notna().to_numpy()
+    return Curve(
+        x=places.to_numpy()[shown],
+        mean=middle[shown],
+        low=ordered[shown, (runs - 1) // 4],
+        high=np.minimum(ordered[shown, runs - 1 - (runs - 1) // 4], FAR),
+        runs=runs,
+        band="" if runs == 1 else QUARTILE_BAND,
+        tails=(),
+    )
+
+
 def _band(data: np.ndarray, mean: np.ndarray, runs: int) -> tuple[np.ndarray, np.ndarray]:
     if runs < 2 or not len(data):
         return mean, mean
@@ -114,12 +140,17 @@ def _tails(values: pd.DataFrame, places: pd.Series, last_common: float) -> tuple
     return tuple(tails)
 
 
-def curves_by_split(rows: pd.DataFrame, x: str, columns: Mapping[str, str]) -> Curves:
+def curves_by_split(
+    rows: pd.DataFrame,
+    x: str,
+    columns: Mapping[str, str],
+    summarise: Callable[[pd.DataFrame, str, str], Curve] = aggregate,
+) -> Curves:
     """The curves of each group, in the table's order, for each split of `columns` (split -> column) with
     values.
     """
     return {
-        split: {str(group): aggregate(part, x, column) for group, part in rows.groupby("group", sort=False)}
+        split: {str(group): summarise(part, x, column) for group, part in rows.groupby("group", sort=False)}
         for split, column in columns.items()
         if rows[column].notna().any()
     }

@@ -12,7 +12,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from symlab.plots.curves import Curves, curves_by_split, draw_curves, legend_handles, prepared, x_label
+from symlab.plots.curves import (
+    Curves,
+    aggregate,
+    aggregate_medians,
+    curves_by_split,
+    draw_curves,
+    legend_handles,
+    prepared,
+    x_label,
+)
 from symlab.plots.style import COLUMN_WIDTH_IN, GREY, figure_with_legend, label_axes, plain
 
 HEADROOM = 100.0  # the axis ends at this many times the largest loss at the start
@@ -29,6 +38,7 @@ def loss(
     title: str,
     x: str = "step",
     train: bool = True,
+    medians: bool = False,
     y_label: str = "loss",
     width_in: float = COLUMN_WIDTH_IN,
     height_in: float = 2.3,
@@ -41,7 +51,8 @@ def loss(
     from where the group's mean ends. `references` (name -> test loss) become dashed lines; one that lies
     more than 100 times below or 3 times above the curves is named in the legend only. Values out of
     1e-100..1e100 (inf, nan, 0) are left out. The axis ends at 100 times the largest loss at the start, so that
-    a diverging run does not flatten the others. `train`: draw the training loss too. `width_in`,
+    a diverging run does not flatten the others. `train`: draw the training loss too. `medians`: median and quartiles
+    of the runs, those that ended early counting as infinite, in place of mean and deviation. `width_in`,
     `height_in`: inches, height without title and legend.
 
     Raises ValueError for an empty table, a missing column or an unknown x.
@@ -50,8 +61,8 @@ def loss(
     rows = prepared(table, x, list(columns.values()))
     for column in columns.values():
         rows[column] = rows[column].where(rows[column].between(*DRAWABLE))
-    curves = curves_by_split(rows, x, columns)
-    limits = _limits(rows, list(columns.values()))
+    curves = curves_by_split(rows, x, columns, aggregate_medians if medians else aggregate)
+    limits = _limits_of_medians(curves) if medians else _limits(rows, list(columns.values()))
     handles = legend_handles(curves) + _reference_handles(references, limits)
     figure, axes = figure_with_legend(title, handles, width_in, height_in)
     label_axes(axes, x_label(x, curves), y_label)
@@ -83,6 +94,14 @@ def _limits(rows: pd.DataFrame, columns: list[str]) -> Limits | None:
     ceiling = HEADROOM * start.max() if len(start) else math.inf
     low = float(values.min())
     return low, max(float(min(values.max(), ceiling)), low)
+
+
+def _limits_of_medians(curves: Curves) -> Limits | None:
+    """Smallest lower quartile and largest median: the worst runs may leave the axis; None if there is no median."""
+    every = [curve for groups in curves.values() for curve in groups.values() if len(curve.mean)]
+    if not every:
+        return None
+    return min(float(curve.low.min()) for curve in every), max(float(curve.mean.max()) for curve in every)
 
 
 def _on_axis(value: float, limits: Limits | None) -> bool:

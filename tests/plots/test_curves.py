@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from symlab.plots.curves import RANGE_BAND, STD_BAND, aggregate, prepared
+from symlab.plots.curves import QUARTILE_BAND, RANGE_BAND, STD_BAND, aggregate, aggregate_medians, prepared
 
 
 def rows(run: str, values: list, steps: list | None = None, group: str = "g") -> pd.DataFrame:
@@ -91,3 +91,21 @@ def test_text_cells_are_numbers_and_what_is_missing_is_named():
         prepared(table, "step", ["test_accuracy"])
     with pytest.raises(ValueError, match="no rows"):
         prepared(table[:0], "step", ["test_loss"])
+
+
+def test_medians_keep_runs_that_diverged():
+    """Five runs, two of which end: they count as infinite, so that the median is the largest of the others."""
+    losses = {"a": [4, 1], "b": [5, 2], "c": [6, 3], "d": [7, np.nan], "e": [8, np.inf]}
+    rows = [
+        {"run": run, "group": "g", "step": step, "test_loss": value}
+        for run, values in losses.items()
+        for step, value in enumerate(values)
+    ]
+    table = prepared(pd.DataFrame(rows), "step", ["test_loss"])
+    found = aggregate_medians(table, "step", "test_loss")
+    assert found.mean.tolist() == [6, 3]
+    assert found.low.tolist() == [5, 2]
+    assert found.high.tolist() == [7, 1e100]
+    assert (found.band, found.runs, found.tails) == (QUARTILE_BAND, 5, ())
+    four = table[table["run"] != "a"]  # two of four left: the median is infinite
+    assert aggregate_medians(four, "step", "test_loss").x.tolist() == [0]
