@@ -59,11 +59,15 @@ def power_of(values: Tensor, correction: float, damping: float, exponent: float)
 def apply_root(vectors: Tensor, powers: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """Q diag(f) Q^T G for G [1, m, N], in `dtype`.
 
-    The coordinates Q^T G are taken in the precision of Q, because they span the square root of its range of
-    eigenvalues; once scaled they are of one size, and the precision of the weights is enough to turn them back.
+    All that meets the largest f is taken in the precision of Q, because G spans the square root of its range of
+    eigenvalues: for wide G the matrix Q diag(f) Q^T, else the coordinates Q^T G. Once scaled those are of one size, and
+    the precision of the weights is enough to turn them back.
     """
-    if powers.numel() == 1:
+    m, n = rows.shape[-2:]
+    if m == 1:
         return rows * powers.clamp(max=torch.finfo(dtype).max).to(dtype)  # finite, so that zero rows stay zero
+    if n > 2 * m:
+        return (((vectors * powers) @ vectors.mT) @ rows[0]).to(dtype)[None]
     coordinates = (vectors.mT @ rows[0]).mul_(powers[:, None])  # [m, N]
     return (vectors.to(dtype) @ coordinates.to(dtype))[None]
 

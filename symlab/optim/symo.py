@@ -189,13 +189,15 @@ class SymO(Optimizer):
                 state["roots"] = [matrix_of(q, f, plan.work_dtype) for q, f in roots]
                 state["bounds"] = torch._foreach_norm(directions)
         updates = plan.symmetry.merge(directions)  # [1, *shape]
-        for name, p in parameters.items():
-            if p.grad is not None:
-                if group["momentum"]:
-                    self.state[p]["momentum_buffer"] = velocity[name]
-                if group["weight_decay"]:
-                    p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(updates[name].reshape(p.shape).to(p.dtype), alpha=-group["lr"])
+        moved = {name: p for name, p in parameters.items() if p.grad is not None}
+        if group["momentum"]:
+            for name, p in moved.items():
+                self.state[p]["momentum_buffer"] = velocity[name]
+        weights = list(moved.values())
+        if group["weight_decay"]:
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+        steps = [updates[name].reshape(p.shape).to(p.dtype) for name, p in moved.items()]
+        torch._foreach_add_(weights, steps, alpha=-group["lr"])
 
     def _roots(
         self, group: Mapping[str, Any], plan: Plan, state: dict[str, Any], increments: list[Tensor]

@@ -6,8 +6,9 @@ D_k  dimension of its irreducible piece;  m_k  number of copies;  N_k  coordinat
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -54,13 +55,14 @@ class Piece:
     ordered_shape: tuple[int, ...]  # sizes after the projection in that order, the samples as -1
     scale: float  # product over mean_dims of 1/sqrt(n)
 
-    def extract(self, tensor: Tensor) -> Tensor:
-        """The piece's rows [S, stop - start, N_k] of a batch of parts [S, *shape]."""
-        x = tensor
-        if self.mean_dims:
-            x = x.sum(self.mean_dims, keepdim=True) * self.scale
-        for d in self.centred_dims:
-            x = x - x.mean(d, keepdim=True)
+    @cached_property
+    def projections(self) -> tuple[tuple[int, bool], ...]:
+        """The permutation dimensions that index nothing else, ascending, and whether their mean is removed."""
+        return tuple(sorted([(d, False) for d in self.mean_dims] + [(d, True) for d in self.centred_dims]))
+
+    def extract(self, projected: Tensor) -> Tensor:
+        """The piece's rows [S, stop - start, N_k] of a batch of parts, summed and centred as `projections` says."""
+        x = projected * self.scale if self.mean_dims else projected
         for pair in self.pairs:
             x = pair.extract(x)
         return x.permute(self.order).reshape(x.shape[0], self.stop - self.start, -1)
@@ -83,9 +85,31 @@ class Block:
     copies: int  # m_k
     pieces: tuple[Piece, ...]
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Copies of each piece: they add up to m_k."""
+        return [piece.stop - piece.start for piece in self.pieces]
+
     def __str__(self) -> str:
         tensors = ", ".join(dict.fromkeys(piece.tensor for piece in self.pieces))
         return f"{{{', '.join(self.axes)}}}: {self.copies} x {self.copies}, each {self.dimension}-fold ({tensors})"
+
+
+def extract_all(pieces: Sequence[Piece], x: Tensor) -> Iterator[Tensor]:
+    """The rows [S, stop - start, N_k] of each piece of one part, from a batch of it [S, *shape].
+
+    A sum is taken once for all pieces whose projections begin alike.
+    """
+    known: dict[tuple[tuple[int, bool], ...], Tensor] = {(): x}
+    for piece in pieces:
+        for i, (d, _) in enumerate(piece.projections):
+            begun = piece.projections[:i]
+            kept, removed = (*begun, (d, False)), (*begun, (d, True))
+            if kept not in known:
+                whole = known[begun]
+                known[kept] = whole.sum(d, keepdim=True)
+                known[removed] = whole.sub(known[kept], alpha=1 / whole.shape[d])
+        yield piece.extract(known[piece.projections])
 
 
 def irreducible_dimension(group: Group, n: int) -> int:

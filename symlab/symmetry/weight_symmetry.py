@@ -17,6 +17,7 @@ from symlab.symmetry.blocks import Block, build_blocks
 from symlab.symmetry.groups import Group, random_matrix
 from symlab.symmetry.invariant_operator import InvariantOperator
 from symlab.symmetry.layout import Axis, Part, TensorLayout, axis_sizes, plain_if_single, tensor_layouts
+from symlab.symmetry.stacks import Stack, merge_parts, split_parts, stacks_of
 
 
 class WeightSymmetry:
@@ -61,6 +62,7 @@ class WeightSymmetry:
         parts = [(name, part) for name, layout in self.layouts.items() for part in layout.parts]
         self.groups: dict[str, Group] = _nontrivial_groups(parts, self.sizes, groups)  # non-free axes only
         self.blocks: tuple[Block, ...] = build_blocks(parts, self.sizes, self.groups)
+        self.stacks: tuple[Stack, ...] = stacks_of([part for _, part in parts], self.blocks)
 
     def __repr__(self) -> str:
         groups = ", ".join(f"{label}[{self.sizes[label]}]: {g.value}" for label, g in self.groups.items())
@@ -161,8 +163,7 @@ class WeightSymmetry:
         A result may share memory with the tensor that it comes from.
         """
         parts = [part for name, layout in self.layouts.items() for part in layout.cut(tensors[name])]
-        rows = [[piece.extract(parts[piece.part]) for piece in block.pieces] for block in self.blocks]
-        return [torch.cat(pieces, dim=1) if len(pieces) > 1 else pieces[0] for pieces in rows]
+        return split_parts(self.stacks, self.blocks, parts)
 
     def merge(self, pieces: Sequence[Tensor]) -> dict[str, Tensor]:
         """The inverse of `split`: tensors [S, *shape] from G_k [S, m_k, N_k].
@@ -170,11 +171,7 @@ class WeightSymmetry:
         The rows of G_k are combinations of rows that `split` gives: mean free along permutation axes, symmetric in a
         block "h:symmetric", and so on.
         """
-        sums: dict[int, Tensor] = {}  # number of the part -> sum of its pieces
-        for block, rows in zip(self.blocks, pieces, strict=True):
-            for piece in block.pieces:
-                x = piece.embed(rows.narrow(1, piece.start, piece.stop - piece.start))
-                sums[piece.part] = sums[piece.part] + x if piece.part in sums else x
+        sums = merge_parts(self.stacks, self.blocks, pieces)  # number of the part -> sum of its pieces
         return {name: layout.join([sums[i] for i in layout.numbers]) for name, layout in self.layouts.items()}
 
     def project(self, tensors: Mapping[str, Tensor]) -> InvariantOperator:
