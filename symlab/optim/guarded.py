@@ -65,11 +65,7 @@ class Guarded(Optimizer, ABC):
             if missing:
                 raise ValueError(f"the saved state has no {missing[0]}: it is that of another optimizer")
         super().load_state_dict(state_dict)
-        saved_order = [index for group in state_dict["param_groups"] for index in group["params"]]
-        mine = [parameter for group in self.param_groups for parameter in group["params"]]
-        for index, parameter in zip(saved_order, mine, strict=True):
-            if index in state_dict["state"]:  # the stock loader has cast the statistics to the parameter's dtype
-                self.state[parameter] = copied(state_dict["state"][index], parameter.device)
+        restore_statistics(self, state_dict)
         self._bind()
 
 
@@ -158,6 +154,15 @@ def randomness_of(seed: int, step: int, devices: Iterable[torch.device]) -> Iter
             yield
         finally:
             np.random.set_state(before)  # noqa: NPY002
+
+
+def restore_statistics(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
+    """Put the saved statistics in place of those that torch's loader has cast to the parameters' dtype."""
+    saved = [index for group in state_dict["param_groups"] for index in group["params"]]
+    mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, parameter in zip(saved, mine, strict=True):
+        if index in state_dict["state"]:
+            optimizer.state[parameter] = copied(state_dict["state"][index], parameter.device)
 
 
 def copied(value: Any, device: torch.device) -> Any:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from symlab.optim.checks import check_rate
 from symlab.optim.coverage import Coverage
+from symlab.optim.guarded import restore_statistics
 from symlab.optim.structured_moment import (
     apply_kept,
     apply_root,
@@ -258,13 +259,7 @@ class SymO(Optimizer):
         plans = self._plans_for(state_dict)
         super().load_state_dict(state_dict)
         self._plans = plans
-        for index, p in self._saved_parameters(state_dict):
-            if index in state_dict["state"]:  # the stock loader has cast the statistics to the parameter's dtype
-                self.state[p] = _copied(state_dict["state"][index], p.device)
-
-    def _saved_parameters(self, state_dict: Mapping[str, Any]) -> list[tuple[int, Tensor]]:
-        saved = [i for group in state_dict["param_groups"] for i in group["params"]]
-        return list(zip(saved, (p for group in self.param_groups for p in group["params"]), strict=True))
+        restore_statistics(self, state_dict)
 
     def _plans_for(self, state_dict: Mapping[str, Any]) -> list[Plan]:
         """The plans under the saved settings, checked against the saved blocks."""
@@ -366,13 +361,3 @@ def _statistics_dtype(name: str) -> torch.dtype:
     if name not in found:
         raise ValueError(f"statistics_dtype must be float32 or float64, got {name!r}")
     return found[name]
-
-
-def _copied(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().to(device, copy=True)
-    if isinstance(value, dict):
-        return {key: _copied(item, device) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copied(item, device) for item in value]
-    return value
