@@ -1,6 +1,5 @@
 """What a comparison was asked, what it found, and both as the content of its report."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pandas
 import torch
 
-from symlab.comparison.numbers import numbers
+from symlab.comparison.numbers import reference_medians
 from symlab.comparison.plan import Plan
 from symlab.comparison.report import ReportContent
 from symlab.comparison.settings import described, space_of
@@ -27,6 +26,7 @@ from symlab.comparison.trial import Task
 from symlab.rundir import BadInput, RunDir
 from symlab.search.space import Space
 from symlab.training.factories import PlotFunction, name_of
+from symlab.training.ranges import check_at_least
 
 Row = dict[str, Any]
 METRICS = {"test_loss": False, "train_loss": False, "test_accuracy": True}  # -> higher is better
@@ -60,9 +60,7 @@ class Question:
         """Raises BadInput for a reference that is no optimizer and a step to report at which nothing is measured."""
         if reference is not None and reference not in plan.optimizers:
             raise BadInput(f"reference={reference} is not one of the optimizers: {', '.join(plan.optimizers)}")
-        for index, level in enumerate(targets):
-            if not 0 <= level < math.inf:
-                raise BadInput(f"targets[{index}] must be finite and at least 0, got {level}")
+        check_at_least(0, **{f"targets[{index}]": level for index, level in enumerate(targets)})
         steps = tuple(sorted({*report_steps, plan.steps}))
         for step in steps:
             if step > plan.steps or (step % plan.eval_every and step != plan.steps):
@@ -154,11 +152,7 @@ def draw_figures(
 
     The name says which table: tuning, profile, cost, or else the curves.
     """
-    references = {
-        name.removeprefix("reference."): value["value"]
-        for name, value in numbers(tables.results, [], []).items()
-        if name.startswith("reference.") and value["value"] is not None
-    }
+    references = reference_medians(tables.results)
     rows_of = {"tuning": tables.trials, "profile": profile_rows(tables.targets), "cost": tables.cost}
     drawn, problems = [], []
     for name, plot in plots.items():

@@ -86,10 +86,8 @@ class Ledger:
         """Write down a reported run: first its curve, then its row."""
         name = f"{trial.label} {trial.seed}"
         labels = {"optimizer": trial.label, "seed": trial.seed, "run": name, "group": trial.label}
-        columns = dict.fromkeys(LAST) | {"batch_loss": None, "time_s": None}
-        curve = [
-            labels | {"step": None, "epoch": None, "lr": None} | columns | row | {"key": key} for row in result.rows
-        ]
+        columns = dict.fromkeys(("step", "epoch", "lr", *LAST, "batch_loss", "time_s"))
+        curve = [labels | columns | row | {"key": key} for row in result.rows]
         self.run.append_rows(curve, CURVES)
         known = [row for row in result.rows if row["test_loss"] is not None and row["test_loss"] == row["test_loss"]]
         best: Mapping[str, Any] = min(known, key=lambda row: row["test_loss"], default={})

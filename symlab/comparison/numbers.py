@@ -28,9 +28,7 @@ def numbers(results: Table, at_steps: Table, targets: Table) -> Numbers:
     reach it count as infinite, so the median is None when at least half of them did not.
     """
     found = {f"{row['optimizer']}.test_loss.{row['step']}": row["median"] for row in at_steps}
-    per_seed = references_of(results)
-    for name in dict.fromkeys(name for own in per_seed.values() for name in own):
-        found[f"reference.{name}"] = statistics.median(own[name] for own in per_seed.values() if name in own)
+    found |= {f"reference.{name}": median for name, median in reference_medians(results).items()}
     steps: dict[tuple[str, str], list[float]] = {}
     for row in targets:
         own = steps.setdefault((row["optimizer"], row["target"]), [])
@@ -76,6 +74,13 @@ def references_of(results: Table) -> dict[int, dict[str, float]]:
     for row in results:
         found.setdefault(row["seed"], {}).update(json.loads(row["references"] or "{}"))
     return found
+
+
+def reference_medians(results: Table) -> dict[str, float]:
+    """Reference model -> the median of its loss over seeds."""
+    per_seed = references_of(results).values()
+    every = dict.fromkeys(name for own in per_seed for name in own)
+    return {name: statistics.median(own[name] for own in per_seed if name in own) for name in every}
 
 
 def reached_targets(results: Table, curves: Table, targets: Sequence[float]) -> list[Row]:

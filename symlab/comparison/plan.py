@@ -13,6 +13,7 @@ from symlab.rundir import BadInput
 from symlab.search.space import Space
 from symlab.training.batches import mix
 from symlab.training.factories import OptimizerFactory, Schedule
+from symlab.training.ranges import check_at_least
 
 EVALUATIONS = 50  # of a reported run, where the configuration does not say
 TUNING_EVALUATIONS = 10
@@ -105,10 +106,8 @@ def check_plan(plan: Plan) -> None:
             raise BadInput(
                 f"{label}: a label begins with a letter, has letters, digits and . _ - only, and is no number"
             )
-    for key, least in (("steps", 1), ("trials", 0), ("rounds", 1), ("eval_every", 1), ("eval_train_size", 0)):
-        value = getattr(plan, key)
-        if value is not None and not value >= least:
-            raise BadInput(f"{key} must be at least {least}, got {value}")
+    check_at_least(1, steps=plan.steps, rounds=plan.rounds, eval_every=plan.eval_every)
+    check_at_least(0, trials=plan.trials, eval_train_size=plan.eval_train_size)
     for label, schedule in plan.schedule_of.items():
         _known("schedule_of", label, plan.optimizers, "an optimizer")
         _known(f"schedule_of.{label}", schedule, plan.schedules, "one of the schedules")

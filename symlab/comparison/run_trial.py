@@ -62,8 +62,7 @@ class TrialRunner:
         batches = Batches(dataset.train_inputs, dataset.train_targets, task.batch_size, trial.seed)
         check_batch_norm(model, task.batch_size or len(dataset.train_inputs))
         rates = Rates(trial.own_schedule, task.warmup_steps, task.steps)
-        for step in (0, task.warmup_steps, task.steps - 1):
-            rates.factor(step)  # a bad schedule stops here
+        rates.check()
         training = Training(model, build_optimizer(trial.own_optimizer, model, dataset.train_inputs))
         return dataset, training, batches, rates
 

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -19,8 +19,6 @@ from symlab.training.factories import Stop
 logger = logging.getLogger("symlab")
 SAY_EVERY_S = 60.0
 Row = Mapping[str, Any]
-Tick = Callable[[int], object]
-"""Told of every run that is done or found on record: 1."""
 
 
 def place_of(setting: Setting, seed: int) -> Row:
@@ -28,21 +26,27 @@ def place_of(setting: Setting, seed: int) -> Row:
     return {"round": setting.round, "trial": setting.number, "value": setting.values[seed]}
 
 
-def _nobody(runs: int) -> None:
+class Tick(Protocol):
+    """Told how many runs there are more: done just now (`fresh`), or found on record."""
+
+    def __call__(self, runs: int, *, fresh: bool) -> object: ...
+
+
+def _nobody(runs: int, *, fresh: bool) -> None:
     """The tick that nobody counts."""
 
 
 class Ticker:
     """Counts runs, and says once a minute in the log how far it is: a log file has no bar."""
 
-    def __init__(self, total: int, update: Tick) -> None:
+    def __init__(self, total: int, update: Callable[[int], object]) -> None:
         self._total, self._update = total, update
         self._count, self._fresh = 0, 0
         self._began = self._said = time.monotonic()
 
-    def __call__(self, runs: int) -> None:
+    def __call__(self, runs: int, *, fresh: bool) -> None:
         self._count += runs
-        self._fresh += runs == 1
+        self._fresh += runs if fresh else 0
         self._update(runs)
         now = time.monotonic()
         if now - self._said >= SAY_EVERY_S and self._fresh:
@@ -77,40 +81,44 @@ class Session:
     def tune(self, tuners: Sequence[Tuner]) -> None:
         """All settings of all tuners; returns early when stopped."""
         families = [family for tuner in tuners for family in tuner.families]
-        open_runs: dict[int, tuple[Family, Setting]] = {}  # by id of the trial
+        open_runs: dict[int, tuple[str, Family, Setting]] = {}  # by id of the trial
 
         def next_trial() -> Trial | None:
             for family in families:
                 while (found := family.next()) is not None:
                     setting, trial = found
-                    known = self.ledger.trial(self.key(trial))
+                    key = self.key(trial)
+                    known = self.ledger.trial(key)
                     if known is None:
-                        open_runs[id(trial)] = family, setting
+                        open_runs[id(trial)] = key, family, setting
                         return trial
-                    self.known += 1
                     family.record(setting, trial.seed, known)
-                    self.places[self.key(trial)] = place_of(setting, trial.seed)
-                    self.tick(1)
+                    self.places[key] = place_of(setting, trial.seed)
+                    self._found(1)
             return None
 
         def proceed(trial: Trial, row: Row) -> bool:
-            family, setting = open_runs[id(trial)]
+            _, family, setting = open_runs[id(trial)]
             return family.proceed(setting, row)
 
         for trial, result in self._run(next_trial, proceed):
-            family, setting = open_runs.pop(id(trial))
+            key, family, setting = open_runs.pop(id(trial))
             family.record(setting, trial.seed, result)
-            self.places[self.key(trial)] = place_of(setting, trial.seed)
-            self.ledger.add_trial(self.key(trial), place_of(setting, trial.seed), trial, result)
+            self.places[key] = place_of(setting, trial.seed)
+            self.ledger.add_trial(key, self.places[key], trial, result)
 
     def report(self, trials: Sequence[Trial]) -> None:
         """All trials that are not on record; returns early when stopped."""
         missing = [trial for trial in trials if self.ledger.result(self.key(trial)) is None]
-        self.known += len(trials) - len(missing)
-        self.tick(len(trials) - len(missing))
+        self._found(len(trials) - len(missing))
         waiting = iter(missing)
         for trial, result in self._run(lambda: next(waiting, None), lambda trial, row: True):
             self.ledger.add_result(self.key(trial), trial, result)
+
+    def _found(self, runs: int) -> None:
+        """Runs that are on record already."""
+        self.known += runs
+        self.tick(runs, fresh=False)
 
     def _run(
         self, next_trial: Callable[[], Trial | None], proceed: Callable[[Trial, Row], bool]
@@ -124,4 +132,4 @@ class Session:
             self.done += 1
             self.seconds += result.duration_s
             yield trial, result
-            self.tick(1)
+            self.tick(1, fresh=True)

@@ -8,7 +8,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 
 from symlab.comparison.run_trial import TrialResult, TrialRunner
 from symlab.comparison.trial import Task, Trial
+from symlab.rundir.environment import cpus_available
 from symlab.training.factories import Stop
 from symlab.training.signals import STOPPING
 
@@ -224,5 +224,4 @@ def devices_of_workers(name: str, device: torch.device, workers: int | None, thr
         one = name.startswith("cuda:")  # that one was asked for
         found = [str(device)] if one else [f"cuda:{i}" for i in range(torch.cuda.device_count())]
         return [found[i % len(found)] for i in range(workers or len(found))]
-    available = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return ["cpu"] * (workers or max(available // threads, 1))
+    return ["cpu"] * (workers or max((cpus_available() or 1) // threads, 1))

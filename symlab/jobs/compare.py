@@ -25,6 +25,7 @@ from symlab.rundir.bands import check_bands
 from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, PlotFunction, Schedule
 from symlab.training.place import find_device, repeatable
 from symlab.training.progress import progress_bar
+from symlab.training.ranges import check_at_least
 from symlab.training.signals import StopRequest, stop_on_signals
 from symlab.training.targets import target_levels
 
@@ -117,9 +118,9 @@ def compare(
     Raises BadInput, before the first run, for values, devices and shapes that cannot work.
     """
     began = time.perf_counter()
-    _check(steps=steps, threads=threads, workers=workers, eval_batch_size=eval_batch_size, eval_every=eval_every)
-    _check(**{f"report_steps[{i}]": step for i, step in enumerate(report_steps)}, timing_repeats=timing_repeats)
-    seed_list = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    check_at_least(1, steps=steps, threads=threads, eval_batch_size=eval_batch_size, eval_every=eval_every)
+    check_at_least(1, **{f"report_steps[{i}]": step for i, step in enumerate(report_steps)})
+    check_at_least(0, workers=workers, timing_repeats=timing_repeats)
     plan = Plan(
         optimizers=optimizers,
         schedules=schedules,
@@ -127,7 +128,7 @@ def compare(
         steps=steps,
         eval_every=eval_every or evaluation_interval(steps, report_steps),
         eval_train_size=eval_train_size,
-        seeds=seed_list,
+        seeds=tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
         tuning_seeds=tuple(tuning_seeds),
         trials=trials,
         rounds=rounds,
@@ -166,13 +167,6 @@ def compare(
         work = {"wall_s": time.perf_counter() - began, "run_s": session.seconds, "runs_done": session.done}
         measured = Measured([t.summary() for t in tuners], coverage, *costs, {**work, "workers": len(devices)})
         return conclude(run, setting, measured, plots, stop.exit_code)
-
-
-def _check(**counts: int | None) -> None:
-    for name, value in counts.items():
-        least = 0 if name in ("timing_repeats", "workers") else 1
-        if value is not None and not value >= least:
-            raise BadInput(f"{name} must be at least {least}, got {value}")
 
 
 def _try_all(runner: TrialRunner, plan: Plan, setting: Question) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Train one model with one optimizer on one data set, from a seed to metrics, a summary and a figure."""
 
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +30,7 @@ from symlab.training.fit import Evaluations, Event, Training, fit
 from symlab.training.keeper import Keeper
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
+from symlab.training.ranges import check_at_least
 from symlab.training.rates import Rates
 from symlab.training.signals import StopRequest, stop_on_signals
 from symlab.training.summary import cost_figures, result_figures
@@ -96,9 +96,9 @@ def train(
 
     Raises BadInput, before the first step, for values, devices and shapes that cannot work.
     """
-    _check_at_least(1, epochs=epochs, eval_every=eval_every, eval_batch_size=eval_batch_size)
-    _check_at_least(0, seed=seed, eval_train_size=eval_train_size, checkpoint_every_s=checkpoint_every_s)
-    _check_at_least(0, **{f"targets[{i}]": level for i, level in enumerate(targets)})
+    check_at_least(1, epochs=epochs, eval_every=eval_every, eval_batch_size=eval_batch_size)
+    check_at_least(0, seed=seed, eval_train_size=eval_train_size, checkpoint_every_s=checkpoint_every_s)
+    check_at_least(0, **{f"targets[{i}]": level for i, level in enumerate(targets)})
     place, kind = find_device(device), find_dtype(dtype)
     with stop_on_signals() as stop, repeatable(seed, place, threads, deterministic):
         dataset = data().to(place, kind)
@@ -136,12 +136,6 @@ def train(
         return Outcome(summary["status"], exit_code, summary)
 
 
-def _check_at_least(least: int, **values: float | None) -> None:
-    for name, value in values.items():
-        if value is not None and not least <= value < math.inf:
-            raise BadInput(f"{name} must be finite and at least {least}, got {value}")
-
-
 def _references(dataset: Dataset, comparable: bool) -> dict[str, float]:
     if dataset.references and not comparable:
         logger.warning("the loss is not the natural one of data %s: its references are left out", dataset.name)
@@ -151,8 +145,7 @@ def _references(dataset: Dataset, comparable: bool) -> dict[str, float]:
 def _begin(run: RunDir, keeper: Keeper, rates: Rates, place: torch.device, dtype: str) -> None:
     """Continue from a checkpoint if there is one, and say what starts."""
     total, training = rates.total_steps, keeper.training
-    for step in (0, rates.warmup_steps, total - 1):
-        rates.factor(step)  # a bad schedule stops here, before the first step
+    rates.check()  # a bad schedule stops here, before the first step
     resumed = keeper.resume()
     if training.step > total:
         raise BadInput(f"the checkpoint has {training.step} updates, more than the {total} that epochs asks for")

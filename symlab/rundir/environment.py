@@ -34,12 +34,17 @@ def collect() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
-        "cpu_available": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
+        "cpu_available": cpus_available(),
         "gpus": _gpus(),
         "pid": os.getpid(),
         "cwd": os.getcwd(),
         "slurm": {name: os.environ[name] for name in SLURM if name in os.environ},
     }
+
+
+def cpus_available() -> int | None:
+    """Processors that this process may use; None where the system does not say."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
 
 
 def _versions() -> dict[str, str | None]:

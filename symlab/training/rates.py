@@ -43,6 +43,11 @@ class Rates:
             raise BadInput(f"the schedule must give a finite factor >= 0, got {value} at update {step}")
         return value
 
+    def check(self) -> None:
+        """Raises BadInput for a schedule that is bad at the start, behind the warm-up or at the end."""
+        for step in (0, self.warmup_steps, self.total_steps - 1):
+            self.factor(step)
+
     def set(self, optimizer: torch.optim.Optimizer, base_rates: Sequence[float], step: int) -> float:
         """Write the rates of update number `step` into the optimizer's groups; returns the first group's."""
         factor = self.factor(step)

@@ -21,7 +21,11 @@ CPU = torch.device("cpu")
 
 def session(path, stop=never, workers=0, **changes):
     ticks = []
-    made = Session(task(**changes), Ledger(RunDir(path)), CPU, ["cpu"] * workers, 1, stop, ticks.append)
+
+    def tick(runs, *, fresh):
+        ticks.append(runs)
+
+    made = Session(task(**changes), Ledger(RunDir(path)), CPU, ["cpu"] * workers, 1, stop, tick)
     return made, ticks
 
 
