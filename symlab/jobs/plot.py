@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import glob
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas
-import yaml
 from matplotlib.figure import Figure
 
 from symlab.plots.grouping import common_setting, comparable_settings, group_labels
 from symlab.plots.spread import group_rows, target_rows
 from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.recorded import RecordedRun, counted_statuses, read_run, run_paths
 
 PlotFunction = Callable[..., Figure]
 FINAL_COLUMNS = ("step", "train_loss", "test_loss", "train_accuracy", "test_accuracy", "time_s")
 
 logger = logging.getLogger("symlab")
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a run left on disk."""
-
-    path: Path
-    status: str  # see RunDir.status
-    config: Mapping[str, Any]
-    summary: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-
-    @property
-    def completed(self) -> bool:
-        return self.status == "completed"
 
 
 def plot(
@@ -93,9 +76,9 @@ def plot(
 
 def _figures(
     run: RunDir,
-    drawn: Sequence[Source],
+    drawn: Sequence[RecordedRun],
     labels: Sequence[str] | None,
-    left_out: Sequence[Source],
+    left_out: Sequence[RecordedRun],
     plot: PlotFunction,
     title: str | None,
 ) -> list[str]:
@@ -115,51 +98,13 @@ def _figures(
     return paths
 
 
-def run_paths(runs: list[Path] | Path) -> list[Path]:
-    """Directories with a config.yaml, in order of their names; each once.
-
-    Raises BadInput, naming the pattern, when one of them matches no run.
-    """
-    patterns = [runs] if isinstance(runs, (Path, str)) else list(runs)
-    if not patterns:
-        raise BadInput("runs=[]: give at least one run directory or pattern, e.g. runs='runs/train/*'")
-    found: dict[Path, None] = {}
-    for pattern in patterns:
-        matches = [Path(match) for match in sorted(glob.glob(str(Path(pattern).absolute())))]
-        below = [sorted(file.parent for file in match.rglob("config.yaml")) for match in matches if match.is_dir()]
-        paths = [path for folder in below for path in folder]
-        if not paths:
-            detail = "holds no run" if matches else "matches nothing"
-            raise BadInput(f"runs={pattern}: {detail}; give run directories, or a pattern such as 'runs/train/*'")
-        found |= dict.fromkeys(paths)
-    return list(found)
-
-
-def _read(paths: Sequence[Path]) -> tuple[list[Source], list[Path]]:
+def _read(paths: Sequence[Path]) -> tuple[list[RecordedRun], list[Path]]:
     """What the runs hold, and the paths of those without a row of metrics."""
-    sources, empty = [], []
-    for path in paths:
-        directory = RunDir.open(path)
-        rows = directory.read_rows()
-        if rows:
-            config = _read_config(directory)
-            sources.append(Source(path, directory.status, config, directory.read_summary(), rows))
-        else:
-            empty.append(path)
-    return sources, empty
+    found = [read_run(path) for path in paths]
+    return [run for run in found if run.rows], [run.path for run in found if not run.rows]
 
 
-def _read_config(directory: RunDir) -> Mapping[str, Any]:
-    try:
-        config = yaml.safe_load(directory.read_config_text())
-    except yaml.YAMLError as error:
-        raise BadInput(f"{directory.path}/config.yaml cannot be read: {error}") from error
-    if not isinstance(config, Mapping):
-        raise BadInput(f"{directory.path}/config.yaml does not hold the keys of a run")
-    return config
-
-
-def _report(drawn: Sequence[Source], left_out: Sequence[Source], empty: Sequence[Path]) -> None:
+def _report(drawn: Sequence[RecordedRun], left_out: Sequence[RecordedRun], empty: Sequence[Path]) -> None:
     """Name what is not drawn.
 
     Raises BadInput when nothing is drawn.
@@ -169,12 +114,14 @@ def _report(drawn: Sequence[Source], left_out: Sequence[Source], empty: Sequence
     for source in left_out:
         logger.warning("left out, %s: %s", source.status, source.path)
     if not drawn and left_out:
-        raise BadInput(f"runs: none of them is completed ({_counts(left_out)}); include_unfinished=true draws them")
+        raise BadInput(
+            f"runs: none of them is completed ({counted_statuses(left_out)}); include_unfinished=true draws them"
+        )
     if not drawn:
         raise BadInput(f"runs: none of the {len(empty)} directories holds metrics, the first is {empty[0]}")
 
 
-def _labels(sources: Sequence[Source], group_by: Sequence[str] | None) -> list[str]:
+def _labels(sources: Sequence[RecordedRun], group_by: Sequence[str] | None) -> list[str]:
     """Group of each run; what a run that is not completed ended with is part of it."""
     labels = group_labels([source.config for source in sources], group_by)
     return [
@@ -183,7 +130,7 @@ def _labels(sources: Sequence[Source], group_by: Sequence[str] | None) -> list[s
     ]
 
 
-def _warn_of_equal_seeds(sources: Sequence[Source], labels: Sequence[str]) -> None:
+def _warn_of_equal_seeds(sources: Sequence[RecordedRun], labels: Sequence[str]) -> None:
     seeds = Counter(
         (label, str(source.config.get("seed")), str(_data_seed(source)))
         for label, source in zip(labels, sources, strict=True)
@@ -193,12 +140,12 @@ def _warn_of_equal_seeds(sources: Sequence[Source], labels: Sequence[str]) -> No
             logger.warning("%d runs of group %r have the same seed %s (data seed %s)", count, label, seed, data_seed)
 
 
-def _data_seed(source: Source) -> Any:
+def _data_seed(source: RecordedRun) -> Any:
     data = source.config.get("data")
     return data.get("seed") if isinstance(data, Mapping) else None
 
 
-def _rows(sources: Sequence[Source], labels: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(sources: Sequence[RecordedRun], labels: Sequence[str]) -> list[dict[str, Any]]:
     """All metrics rows, each with its run, group, status and seed; cells that a run lacks are None."""
     columns = dict.fromkeys(column for source in sources for column in source.rows[0])
     return [
@@ -209,7 +156,7 @@ def _rows(sources: Sequence[Source], labels: Sequence[str]) -> list[dict[str, An
     ]
 
 
-def _references(sources: Sequence[Source], labels: Sequence[str]) -> dict[str, float]:
+def _references(sources: Sequence[RecordedRun], labels: Sequence[str]) -> dict[str, float]:
     """Name -> mean reference loss over the runs; where groups differ, one per group, its label in the name."""
     per_group: dict[str, dict[str, list[float]]] = {}
     for source, label in zip(sources, labels, strict=True):
@@ -227,13 +174,9 @@ def _references(sources: Sequence[Source], labels: Sequence[str]) -> dict[str, f
     return references
 
 
-def _title(drawn: Sequence[Source], left_out: Sequence[Source], title: str | None) -> str:
+def _title(drawn: Sequence[RecordedRun], left_out: Sequence[RecordedRun], title: str | None) -> str:
     heading = common_setting([source.config for source in drawn]) if title is None else title
-    return f"{heading} (not drawn: {_counts(left_out)})".strip() if left_out else heading
-
-
-def _counts(sources: Sequence[Source]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in Counter(s.status for s in sources).items())
+    return f"{heading} (not drawn: {counted_statuses(left_out)})".strip() if left_out else heading
 
 
 def _grouped(labels: Sequence[str], values: Sequence[Any]) -> dict[str, list[Any]]:

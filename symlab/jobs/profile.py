@@ -11,8 +11,8 @@ from typing import Any, Literal
 import pandas
 from matplotlib.figure import Figure
 
-from symlab.jobs.plot import run_paths
 from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.recorded import run_paths
 
 PlotFunction = Callable[..., Figure]
 Row = dict[str, Any]
