@@ -17,6 +17,7 @@ from symlab.training.build import (
     is_natural_loss,
     number_of_parameters,
 )
+from symlab.training.execution import find_execution
 from symlab.training.factories import (
     DataFactory,
     Loss,
@@ -28,6 +29,7 @@ from symlab.training.factories import (
 )
 from symlab.training.fit import Evaluations, Event, Training, fit
 from symlab.training.keeper import Keeper
+from symlab.training.loss_scale import LossScale
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.ranges import check_at_least
@@ -68,6 +70,8 @@ def train(
     dtype: str = "float32",
     threads: int | None = None,
     deterministic: bool = True,
+    amp: str | None = None,
+    channels_last: bool = False,
     epochs: int = 200,
     batch_size: int | None = None,
     drop_last: bool = False,
@@ -91,6 +95,9 @@ def train(
     updates, None: once per epoch; `eval_train_size` the number of training rows for train_loss, None: all, 0: none.
     `targets` are test losses whose first step is reported. `warmup_steps` linear steps come before the schedule.
 
+    `amp` bf16 or fp16 computes products and convolutions of the forward pass, in updates and evaluations, in that
+    precision, `channels_last` images in the memory layout [B, H, W, C].
+
     SIGTERM, SIGUSR1 and SIGINT save a checkpoint and end with status interrupted and exit code 128 + signal; a loss,
     gradient or weight that is not finite ends with status diverged and exit code 3.
 
@@ -104,7 +111,8 @@ def train(
         dataset = data().to(place, kind)
         net = build_model(model, dataset, seed, place, kind)
         references = _references(dataset, is_natural_loss(loss, net, dataset))
-        training = Training(net, build_optimizer(optimizer, net, dataset.train_inputs))
+        how = find_execution(amp, channels_last, net, place, kind)
+        training = Training(net, build_optimizer(optimizer, net, dataset.train_inputs), how)
         batches = Batches(dataset.train_inputs, dataset.train_targets, batch_size, seed, drop_last)
         check_batch_norm(net, batch_size or len(dataset.train_inputs))
         per_epoch = batches.steps_per_epoch
@@ -126,7 +134,7 @@ def train(
 
         summary = _ending(training, rates.total_steps, stop, message)
         summary |= result_figures(run.read_rows(), best, targets, references)
-        summary |= _setting(net, dataset, place, dtype, seed) | cost_figures(step_seconds, place)
+        summary |= _setting(training, dataset, place, dtype, seed) | cost_figures(step_seconds, place)
         run.write_summary(summary)
         if summary["status"] != "interrupted" and summary["evaluations"]:
             _draw(run, plot, references, title=title)
@@ -169,12 +177,14 @@ def _record(
 ) -> str | None:
     """Write rows and checkpoints as they come; returns what went wrong if the run diverged."""
     message = None
+    said = Repeats(keeper.training.how.scale)
     with progress_bar(total, keeper.training.step, progress) as bar:
         try:
             for event in events:
                 if event.row is not None:
                     run.append_rows([event.row])
                     keeper.best.offer(event.row, keeper.training.model)
+                said.look(event.step)
                 if event.seconds is not None:
                     step_seconds.append(event.seconds)
                     bar.set_postfix_str(f"loss {event.batch_loss:.3g}", refresh=False)
@@ -184,6 +194,21 @@ def _record(
             message = str(error)
     keeper.save()
     return message
+
+
+class Repeats:
+    """Says when a batch had to be differentiated again with a smaller loss scale."""
+
+    def __init__(self, scale: LossScale | None) -> None:
+        self.scale, self.known = scale, 0 if scale is None else scale.repeats
+
+    def look(self, step: int) -> None:
+        if self.scale is not None and self.scale.repeats > self.known:
+            self.known = self.scale.repeats
+            logger.info(
+                "step %d: fp16 gradients overflowed, the batch was repeated with loss scale %g (%d repeats in all)",
+                *(step, self.scale.value, self.known),
+            )
 
 
 def _ending(training: Training, total: int, stop: StopRequest, message: str | None) -> dict[str, Any]:
@@ -204,16 +229,18 @@ def _ending(training: Training, total: int, stop: StopRequest, message: str | No
     }
 
 
-def _setting(model: torch.nn.Module, dataset: Dataset, place: torch.device, dtype: str, seed: int) -> dict[str, Any]:
+def _setting(training: Training, dataset: Dataset, place: torch.device, dtype: str, seed: int) -> dict[str, Any]:
+    scale = training.how.scale
     return {
         "data": dataset.name,
         "train_rows": len(dataset.train_inputs),
         "test_rows": len(dataset.test_inputs),
-        "parameters": number_of_parameters(model),
+        "parameters": number_of_parameters(training.model),
         "seed": seed,
         "device": str(place),
         "dtype": dtype,
         "threads": torch.get_num_threads(),
+        "loss_scale": None if scale is None else scale.state(),
     }
 
 

@@ -14,6 +14,8 @@ from symlab.training.randomness import random_state, set_random_state
 FORMAT = 1
 PARTS = ("step", "evaluated", "loss_sum", "loss_count", "seconds", "best", "model", "optimizer", "random_state")
 
+EXTRAS = ("loss_scale",)
+
 
 def capture(training: Training, best: Best, seed: int, steps_per_epoch: int) -> dict[str, Any]:
     """All that an exact continuation needs. The tensors are the live ones: save before the next update."""
@@ -31,7 +33,13 @@ def capture(training: Training, best: Best, seed: int, steps_per_epoch: int) -> 
         "optimizer_type": type(training.optimizer).__name__,
         "optimizer": training.optimizer.state_dict(),
         "random_state": random_state(_device(training)),
+        **_extras(training),
     }
+
+
+def _extras(training: Training) -> dict[str, Any]:
+    """What only some runs have."""
+    return {} if training.how.scale is None else {"loss_scale": training.how.scale.state()}
 
 
 def capture_best(best: Best, seed: int) -> dict[str, Any]:
@@ -60,6 +68,9 @@ def restore(state: Mapping[str, Any], training: Training, best: Best, seed: int,
     for name in PARTS:
         if name not in state:
             raise BadInput(f"the checkpoint has no {name}")
+    for name in EXTRAS:
+        if (name in state) != (name in _extras(training)):
+            raise BadInput(f"the checkpoint has {'a' if name in state else 'no'} {name}, this run the contrary")
     _restore_model(state, training)
     _check_settings(state["optimizer"], training.optimizer.state_dict())
     training.optimizer.load_state_dict(state["optimizer"])
@@ -68,6 +79,8 @@ def restore(state: Mapping[str, Any], training: Training, best: Best, seed: int,
     training.loss_sum, training.loss_count = state["loss_sum"], state["loss_count"]
     training.seconds = state["seconds"]
     best.value, best.step = state["best"]["value"], state["best"]["step"]
+    if training.how.scale is not None:
+        training.how.scale.restore(state["loss_scale"])
     set_random_state(state["random_state"], _device(training))
 
 

@@ -1,15 +1,16 @@
 """Loss and accuracy of a model on a data set, in eval mode.
 
-N rows, evaluated in batches of at most `batch_size`; the result does not depend on that size but for rounding.
+N rows, evaluated in batches; the result does not depend on their size but for rounding.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from symlab.training.execution import PLAIN, Execution
 from symlab.training.factories import Loss, Stop
 
 
@@ -26,29 +27,74 @@ class Evaluation:
     accuracy: float | None
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Totals:
+    """Sums over `rows` rows, so that those of several processes can be added: of the losses, and of the rows whose
+    largest output is the target (0 for regression)."""
+
+    loss: float
+    correct: int
+    rows: int
+
+    def mean(self, labelled: bool) -> Evaluation:
+        """Means over the rows; an accuracy only if the rows are `labelled` with classes."""
+        return Evaluation(self.loss / self.rows, self.correct / self.rows if labelled else None)
+
+
 def evaluate(
-    model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, *, batch_size: int, stop: Stop = never
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss: Loss,
+    *,
+    batch_size: int,
+    stop: Stop = never,
+    how: Execution = PLAIN,
 ) -> Evaluation | None:
-    """(1/N) sum_b B_b loss_b over batches of B_b rows, and the fraction of rows whose largest output is the target.
+    """`totals` of rows in memory in batches of at most `batch_size`, divided by N.
+
+    `inputs` [N, ...], `targets` [N, C] floating or [N] int64. Returns None when `stop()` was true before a batch.
+    """
+    found = totals(model, pairs(inputs, targets, batch_size), loss, stop=stop, how=how)
+    return None if found is None else found.mean(labelled=not targets.is_floating_point())
+
+
+@torch.no_grad()
+def totals(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss: Loss,
+    *,
+    stop: Stop = never,
+    how: Execution = PLAIN,
+) -> Totals | None:
+    """sum_b B_b loss_b over (inputs, targets) of B_b rows each, and the number of rows whose largest output is the
+    target.
 
     The sum is kept in float64 and every row counts once, also those of a short last batch. The model is in eval mode
-    meanwhile; every module's mode is restored after. `inputs` [N, ...], `targets` [N, C] floating or [N] int64.
+    meanwhile; every module's mode is restored after. `how` is that of the updates. Inputs [B, ...], targets [B, C]
+    floating or [B] int64.
 
     Returns None when `stop()` was true before a batch.
     """
-    total, correct = 0.0, 0
+    total, correct, rows = 0.0, 0, 0
     with eval_mode(model):
-        for first in range(0, len(inputs), batch_size):
+        for inputs, targets in batches:
             if stop():
                 return None
-            outputs = model(inputs[first : first + batch_size])  # [B, C]
-            wanted = targets[first : first + batch_size]
-            total += float(loss(outputs, wanted)) * len(wanted)
-            if not wanted.is_floating_point():
-                correct += int((outputs.argmax(1) == wanted).sum())
-    accuracy = None if targets.is_floating_point() else correct / len(inputs)
-    return Evaluation(loss=total / len(inputs), accuracy=accuracy)
+            with how.precision(inputs.device):
+                outputs = model(how.arranged(inputs))  # [B, C]
+                total += float(loss(outputs, targets)) * len(targets)
+            rows += len(targets)
+            if not targets.is_floating_point():
+                correct += int((outputs.argmax(1) == targets).sum())
+    return Totals(total, correct, rows)
+
+
+def pairs(inputs: Tensor, targets: Tensor, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows in memory as (inputs, targets) of at most `batch_size` rows each, in order."""
+    for first in range(0, len(inputs), batch_size):
+        yield inputs[first : first + batch_size], targets[first : first + batch_size]
 
 
 @contextmanager

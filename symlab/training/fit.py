@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from symlab.data.dataset import Dataset
 from symlab.training.batches import Batches
 from symlab.training.evaluate import Evaluation, evaluate, never
+from symlab.training.execution import PLAIN, Execution
 from symlab.training.factories import Loss, Stop
 from symlab.training.rates import Rates
 from symlab.training.update import DivergedError, check_weights, update
@@ -23,6 +25,7 @@ class Training:
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    how: Execution = PLAIN  # of its updates and evaluations; its loss scale changes
     step: int = 0  # updates done
     evaluated: int = -1  # step of the last metrics row; -1: none yet
     loss_sum: float = 0.0  # batch losses since that row, in float64
@@ -46,12 +49,14 @@ class Evaluations:
 
     def measure(self, training: Training, steps_per_epoch: int, stop: Stop) -> dict[str, Any] | None:
         """The metrics row of the current weights; None when stopped on the way."""
-        data, model = self.dataset, training.model
+        data = self.dataset
+        on_rows = partial(
+            evaluate, training.model, loss=self.loss, batch_size=self.batch_size, stop=stop, how=training.how
+        )
         train = None
         if self.train_rows > 0:
-            inputs, targets = data.train_inputs[: self.train_rows], data.train_targets[: self.train_rows]
-            train = evaluate(model, inputs, targets, self.loss, batch_size=self.batch_size, stop=stop)
-        test = evaluate(model, data.test_inputs, data.test_targets, self.loss, batch_size=self.batch_size, stop=stop)
+            train = on_rows(data.train_inputs[: self.train_rows], data.train_targets[: self.train_rows])
+        test = on_rows(data.test_inputs, data.test_targets)
         if test is None or (train is None and self.train_rows > 0):
             return None
         return _row(training, steps_per_epoch, train, test)
@@ -95,7 +100,7 @@ def fit(
         began = time.perf_counter()
         rates.set(training.optimizer, training.base_rates, training.step)
         inputs, targets = batches.at(training.step)
-        value = update(training.model, training.optimizer, loss, inputs, targets, training.step)
+        value = update(training.model, training.optimizer, loss, inputs, targets, training.step, training.how)
         if inputs.is_cuda:
             torch.cuda.synchronize(inputs.device)
         elapsed = time.perf_counter() - began

@@ -40,8 +40,9 @@ def find_dtype(name: str) -> torch.dtype:
 def repeatable(seed: int, device: torch.device, threads: int | None, deterministic: bool) -> Iterator[None]:
     """Seed the global generators, set the threads and the deterministic mode; all of it is put back on exit.
 
-    `threads` None leaves torch's number. With `deterministic` torch refuses operations whose result depends on chance
-    (deterministic=false allows them), and cuDNN and cuBLAS choose repeatable algorithms.
+    `threads` None leaves torch's number. With `deterministic` torch refuses operations whose result depends on chance,
+    and cuDNN and cuBLAS choose repeatable algorithms; without it such operations are allowed, and cuDNN times its
+    algorithms at the first batch of each shape and takes the fastest.
 
     Raises BadInput for a seed that generators do not take and for less than one thread.
     """
@@ -60,8 +61,8 @@ def repeatable(seed: int, device: torch.device, threads: int | None, determinist
             if threads is not None:
                 torch.set_num_threads(threads)
             torch.use_deterministic_algorithms(deterministic)
+            torch.backends.cudnn.benchmark = not deterministic
             if deterministic:
-                torch.backends.cudnn.benchmark = False
                 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             yield
         finally:
