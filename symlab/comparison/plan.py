@@ -11,8 +11,8 @@ from symlab.comparison.trial import Split, Trial
 from symlab.comparison.tuning import Family, Objective, Search, SearchFactory, Tuner, round_counts
 from symlab.rundir import BadInput
 from symlab.search.space import Space
-from symlab.training.batches import mix
 from symlab.training.factories import OptimizerFactory, Schedule
+from symlab.training.order import mix
 from symlab.training.ranges import check_at_least
 
 EVALUATIONS = 50  # of a reported run, where the configuration does not say

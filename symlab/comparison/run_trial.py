@@ -59,7 +59,8 @@ class TrialRunner:
         """Everything that a run needs, from the seed alone: the same start and batches for every optimizer."""
         task, dataset = self.task, self.dataset(trial)
         model = build_model(task.model, dataset, trial.seed, self.device, find_dtype(task.dtype))
-        batches = Batches(dataset.train_inputs, dataset.train_targets, task.batch_size, trial.seed)
+        rows = dataset.train_inputs, dataset.train_targets
+        batches = Batches(*rows, task.batch_size, trial.seed, augmentation=dataset.augmentation)
         check_batch_norm(model, task.batch_size or len(dataset.train_inputs))
         rates = Rates(trial.own_schedule, task.warmup_steps, task.steps)
         rates.check()

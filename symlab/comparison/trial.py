@@ -12,8 +12,9 @@ import torch
 from symlab.comparison.settings import SCHEDULE, described, function_of, plain, split_settings, with_values
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput
-from symlab.training.batches import mix
 from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, Schedule, name_of
+from symlab.training.order import mix
+from symlab.training.sources import in_memory
 
 Split = Literal["validation", "test"]
 VALIDATION_STREAM = 17  # tells the hold-out's random order from other uses of the same seed
@@ -38,7 +39,7 @@ class Task:
     def dataset(self, seed: int, split: Split) -> Dataset:
         """The data of a run. For validation the test rows are left alone: a part of the training rows is held out."""
         factory = with_values(self.data, {"seed": seed}) if self.vary_data else self.data
-        dataset = factory()
+        dataset = in_memory(factory())
         return dataset if split == "test" else held_out(dataset, self.validation_fraction)
 
     def check_data(self) -> None:

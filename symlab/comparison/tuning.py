@@ -17,7 +17,7 @@ from symlab.comparison.trial import Trial
 from symlab.rundir import BadInput
 from symlab.search.sampler import Sampler
 from symlab.search.space import Space
-from symlab.training.batches import mix
+from symlab.training.order import mix
 
 Objective = Literal["validation_loss", "validation_accuracy", "train_loss"]
 COLUMNS = {"validation_loss": "test_loss", "validation_accuracy": "test_accuracy", "train_loss": "train_loss"}

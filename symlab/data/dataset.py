@@ -5,11 +5,14 @@ Shapes: N rows, C outputs or classes, input_shape the shape of one row (e.g. (10
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
+
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
+"""Training rows [B, *input_shape] of one batch, on any device, and a CPU generator -> rows of the same shape."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Dataset:
     [N, C] for regression (`num_classes` None) or int64 class indices [N] in [0, num_classes).
     `references` maps the name of a reference model to its test loss in the data's natural loss: half mean
     squared error ||f(X) - Y||_F^2 / (2n) for regression, mean cross-entropy in nats for classification.
+    `augmentation` (None: none) is for the batches of training alone; the rows here are plain.
 
     Raises ValueError when shapes disagree, a split is empty, an input or a target is not finite or a
     label is out of range, and TypeError for a wrong dtype.
@@ -32,6 +36,7 @@ class Dataset:
     test_targets: Tensor  # [N', C] or [N']
     num_classes: int | None = None
     references: Mapping[str, float] = field(default_factory=dict)
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         if self.num_classes is not None and self.num_classes < 1:
@@ -56,6 +61,20 @@ class Dataset:
     def output_size(self) -> int:
         """Number of outputs that a model needs: the classes, or C."""
         return self.train_targets.shape[1] if self.num_classes is None else self.num_classes
+
+    @property
+    def num_train(self) -> int:
+        """Number of training rows."""
+        return len(self.train_inputs)
+
+    @property
+    def num_test(self) -> int:
+        """Number of test rows."""
+        return len(self.test_inputs)
+
+    def head(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the first `rows` training rows (fewer if there are fewer), plain."""
+        return self.train_inputs[:rows], self.train_targets[:rows]
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Dataset:
         """The same data on `device`, its floating tensors as `dtype`; class indices stay int64."""

@@ -13,6 +13,7 @@ from symlab.training.build import build_model, build_optimizer, number_of_parame
 from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, UsesBatch
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
+from symlab.training.sources import in_memory
 from symlab.training.step_times import ratio, state_bytes, time_steps
 
 KEY_FIGURES = ()  # the ratios are in a table of their own, which each run prints
@@ -60,7 +61,7 @@ def benchmark(
         raise BadInput(f"cpu_time=true needs device=cpu, got {place}: the processor waits for the device")
     clock = time.process_time if cpu_time else time.perf_counter
     with repeatable(seed, place, threads, deterministic=False):
-        dataset = data().to(place, kind)
+        dataset = in_memory(data()).to(place, kind)
         inputs, targets = dataset.train_inputs[:batch_size], dataset.train_targets[:batch_size]
         models = {name: build_model(model, dataset, seed, place, kind) for name in optimizers}
         built = {name: build_optimizer(factory, models[name], inputs) for name, factory in optimizers.items()}

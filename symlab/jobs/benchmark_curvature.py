@@ -37,6 +37,7 @@ from symlab.training.build import SAMPLE_ROWS, build_model
 from symlab.training.factories import DataFactory, Loss, ModelFactory
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
+from symlab.training.sources import in_memory
 
 KEY_FIGURES = ()  # the ratios are in a table of their own, which each run prints
 WARM_UP = 3
@@ -98,7 +99,7 @@ def benchmark_curvature(
     _check(tasks, counts, loop_models, loop_threads, repeats, steps, lr)
     place, kind = find_device(device), find_dtype(dtype)
     with repeatable(seed, place, threads, deterministic=False):
-        dataset = data().to(place, kind)
+        dataset = in_memory(data()).to(place, kind)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads(), "seed": seed})
         rest = (dataset, loss, steps, lr, memory_gib, row_batch, seed, loop_threads)
         main = _Bench(model, *rest)

@@ -33,6 +33,7 @@ from symlab.training.factories import Loss, ModelFactory, name_of
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.signals import StopRequest, stop_on_signals
+from symlab.training.sources import in_memory
 
 RESUMABLE_CHANGES = ("checkpoint_every_s", "device", "expected", "memory_gib", "plots", "progress", "threads")
 """Keys that may differ when a run is resumed."""
@@ -235,9 +236,9 @@ class _Builder:
 
     def _dataset(self, data_seed: int | None) -> Dataset:
         if data_seed is None:
-            return self.data()
+            return in_memory(self.data())
         try:
-            return self.data(seed=data_seed)
+            return in_memory(self.data(seed=data_seed))
         except TypeError as error:
             raise BadInput(f"data_seeds={data_seed}: the data must be a function of a seed: {error}") from error
 

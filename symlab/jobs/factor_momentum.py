@@ -29,6 +29,7 @@ from symlab.training.build import SAMPLE_ROWS, build_model
 from symlab.training.factories import DataFactory, Loss, ModelFactory, PlotFunction, name_of
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
+from symlab.training.sources import in_memory
 from symlab.training.update import DivergedError
 
 KEY_FIGURES = ("numbers",)
@@ -90,7 +91,7 @@ def factor_momentum(
         raise BadInput(str(error)) from error
     place, kind = find_device(device), find_dtype(dtype)
     with repeatable(seed, place, threads, deterministic=False):
-        dataset = data().to(place, kind)
+        dataset = in_memory(data()).to(place, kind)
         problem, layout, parameters = _nets(model, dataset, loss, models, seed, (place, kind))
         _check_memory(layout, models, len(betas), memory_gib)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads(), "seed": seed})

@@ -33,6 +33,7 @@ from symlab.training.fit import Training
 from symlab.training.place import find_device, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.rates import Rates
+from symlab.training.sources import in_memory
 from symlab.training.update import DivergedError, check_weights, update
 
 KEY_FIGURES = ("numbers",)
@@ -87,7 +88,7 @@ def local_curvature(
     except ValueError as error:
         raise BadInput(str(error)) from error
     place = find_device(device)
-    dataset = data().to(place, torch.float64)
+    dataset = in_memory(data()).to(place, torch.float64)
     rates, batches = Rates(schedule, 0, steps), [_batches(dataset, batch_size, seed) for seed in seeds]
     message, recorded = None, {*range(0, steps, every), steps - 1}
     title = f"{name_of(optimizer)}, {name_of(model)} on {dataset.name}"
@@ -211,7 +212,8 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _batches(dataset: Dataset, batch_size: int | None, seed: int) -> Batches:
-    return Batches(dataset.train_inputs, dataset.train_targets, batch_size, seed)
+    rows = dataset.train_inputs, dataset.train_targets
+    return Batches(*rows, batch_size, seed, augmentation=dataset.augmentation)
 
 
 def _check(

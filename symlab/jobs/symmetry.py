@@ -14,6 +14,7 @@ from symlab.symmetry.axis_choice import choose_groups
 from symlab.symmetry.tables import axis_rows, block_rows, share_on_axes
 from symlab.training.build import SAMPLE_ROWS, build_model
 from symlab.training.factories import DataFactory, ModelFactory, name_of
+from symlab.training.sources import in_memory
 
 KEY_FIGURES = ("parameters", "share_on_axes", "axes", "factors", "mean_factors", "largest_block")
 SHOWN = 15
@@ -56,7 +57,7 @@ def symmetry(
     unknown = sorted(set(plots) - {"axes", "structure"})
     if unknown:
         raise BadInput(f"plots.{unknown[0]}: the figures of this job are plots.axes and plots.structure")
-    dataset = data().to(torch.device("cpu"), torch.float32)
+    dataset = in_memory(data()).to(torch.device("cpu"), torch.float32)
     net = build_model(model, dataset, seed, torch.device("cpu"), torch.float32)
     rows = dataset.train_inputs[:SAMPLE_ROWS]
     inferred = inspect_symmetry(net, rows, orthogonal=orthogonal, verify=verify, seed=seed)

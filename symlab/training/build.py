@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from symlab.data.dataset import Dataset
+from symlab.data.streamed import AnyDataset
 from symlab.rundir import BadInput
 from symlab.training import losses
 from symlab.training.evaluate import eval_mode
@@ -14,7 +14,7 @@ SAMPLE_ROWS = 8
 
 
 def build_model(
-    factory: ModelFactory, dataset: Dataset, seed: int, device: torch.device, dtype: torch.dtype
+    factory: ModelFactory, dataset: AnyDataset, seed: int, device: torch.device, dtype: torch.dtype
 ) -> nn.Module:
     """The model for the data's shapes, drawn on the CPU from `seed` (so the same on every device), then moved and cast.
 
@@ -27,9 +27,9 @@ def build_model(
 
 
 @torch.no_grad()
-def check_model(model: nn.Module, dataset: Dataset) -> None:
+def check_model(model: nn.Module, dataset: AnyDataset) -> None:
     """One forward pass in eval mode on at most two training rows, whose outputs must be [rows, output_size]."""
-    inputs = dataset.train_inputs[:2]  # [2, ...]
+    inputs, _ = dataset.head(2)  # [2, ...]
     task = "target columns" if dataset.num_classes is None else "classes"
     try:
         with eval_mode(model):
@@ -48,12 +48,12 @@ def check_model(model: nn.Module, dataset: Dataset) -> None:
 
 
 @torch.no_grad()
-def is_natural_loss(loss: Loss, model: nn.Module, dataset: Dataset) -> bool:
+def is_natural_loss(loss: Loss, model: nn.Module, dataset: AnyDataset) -> bool:
     """Whether `loss` is the data's natural one (`losses.auto`) on the first rows, so that the references compare.
 
     Raises BadInput when the loss is no single number for the model's outputs.
     """
-    inputs, targets = dataset.train_inputs[:2], dataset.train_targets[:2]
+    inputs, targets = dataset.head(2)
     with eval_mode(model):
         outputs = model(inputs)  # [2, C]
     value = loss(outputs, targets)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from symlab.data.dataset import Dataset
+from symlab.data.streamed import AnyDataset
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-DataFactory = Callable[[], Dataset]
+DataFactory = Callable[[], AnyDataset]
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [B, C], targets) -> 0-d tensor, the mean over the batch."""
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from symlab.rundir import BadInput
-from symlab.training.batches import Batches, mix
+from symlab.training.batches import Batches
+from symlab.training.order import mix
 
 
 def batches(rows, batch_size, **options):
