@@ -20,16 +20,18 @@ class BasicBlock(nn.Module):
     """y = skip + conv2(a(bn2(conv1(x')))), x' = a(bn1(x)), a = ReLU; two convolutions 3x3.
 
     The skip is x, or where the stride or the number of channels changes a convolution 1x1 of x', to which the pooling
-    of x' is added for `shortcut` avgpool_conv; see `RescaledPooling`.
+    of x' is added for `shortcut` avgpool_conv; see `RescaledPooling`. In training, `dropout` is the share of the inputs
+    of conv2 set to zero.
     """
 
     expansion = 1
 
-    def __init__(self, channels: int, width: int, stride: int, *, shortcut: str = "conv") -> None:
+    def __init__(self, channels: int, width: int, stride: int, *, shortcut: str = "conv", dropout: float = 0.0) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv1 = convolution(channels, width, 3, stride)
         self.bn2 = nn.BatchNorm2d(width)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.conv2 = convolution(width, width, 3)
         self.shortcut = shortcut_convolution(channels, width, stride)
         self.pool = shortcut_pooling(channels, width, stride, shortcut)
@@ -37,8 +39,8 @@ class BasicBlock(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         x = torch.relu(self.bn1(inputs))  # [B, channels, H, W]
         skipped = skip(inputs, x, self.shortcut, self.pool)
-        x = self.conv1(x)
-        return skipped + self.conv2(torch.relu(self.bn2(x)))  # [B, width, H / stride, W / stride]
+        x = self.dropout(torch.relu(self.bn2(self.conv1(x))))
+        return skipped + self.conv2(x)  # [B, width, H / stride, W / stride]
 
 
 class Bottleneck(nn.Module):
@@ -110,7 +112,7 @@ def preact_resnet(
         first = preact_stem(input_shape[0], form.width, form.stem)
         widths = [2**index * form.width for index in range(len(blocks))]
         make_block = partial(block, shortcut=form.shortcut)
-        stages, channels = stacked_stages(make_block, block.expansion, blocks, widths, form.width, 1)
+        stages, channels = stacked_stages(make_block, block.expansion, blocks, widths, form.width)
         return ResidualNet(first, stages, channels, output_size, final_norm=form.final_norm)
 
     return initialised(make, generator)

@@ -85,21 +85,16 @@ def convolution(in_channels: int, out_channels: int, kernel: int, stride: int = 
 
 
 def stacked_stages(
-    make_block: MakeBlock,
-    expansion: int,
-    depths: Sequence[int],
-    widths: Sequence[int],
-    channels: int,
-    first_stride: int,
+    make_block: MakeBlock, expansion: int, depths: Sequence[int], widths: Sequence[int], channels: int
 ) -> tuple[list[nn.Module], int]:
-    """Stage i has `depths[i]` blocks of inner width `widths[i]` and ends with `expansion` times as many channels;
-    the first block of each has the stride: `first_stride`, then 2. Returns the stages and the channels at the end.
+    """Stage i has `depths[i]` blocks of inner width `widths[i]` and ends with `expansion` times as many channels; the
+    first keeps the resolution, each further one halves it. Returns the stages and the channels at the end.
     """
     stages: list[nn.Module] = []
     for index, (depth, width) in enumerate(zip(depths, widths, strict=True)):
         blocks = []
         for position in range(depth):
-            stride = 1 if position else 2 if index else first_stride
+            stride = 2 if index > 0 and position == 0 else 1
             blocks.append(make_block(channels, width, stride))
             channels = expansion * width
         stages.append(nn.Sequential(*blocks))
@@ -142,5 +137,5 @@ def _initialise(model: nn.Module, generator: torch.Generator) -> None:
             kaiming(module.weight.flatten(1), generator)  # a view [out, fan_in]
             if module.bias is not None:
                 module.bias.zero_()
-        elif isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
+        elif isinstance(module, nn.BatchNorm2d):
             module.reset_parameters()  # draws nothing: weight 1, bias 0, running mean 0 and variance 1
