@@ -16,9 +16,12 @@ def cifar10(
     seed: int = 0,
     num_train: int | None = None,
     num_test: int | None = None,
+    standardise: bool = True,
+    augment: bool = False,
 ) -> Dataset:
     """Images [N, 3, 32, 32], float32, standardised per channel with the training rows' mean and
-    deviation.
+    deviation; `standardise` false divides by 255 instead. `augment` crops (padding 4) and flips training
+    batches.
 
     Reads `<root>/cifar-10-batches-py` through torchvision; `download` fetches it if it is not there.
     Labels are 0..9. `seed` shuffles the rows of both splits; `num_train` and `num_test` (null: all) keep
@@ -30,4 +33,14 @@ def cifar10(
     from torchvision.datasets import CIFAR10
 
     train, test = read_cifar("CIFAR-10", CIFAR10, data_root(root), download)
-    return image_dataset("cifar10", 10, train, test, seed=seed, num_train=num_train, num_test=num_test)
+    return image_dataset(
+        "cifar10",
+        10,
+        train,
+        test,
+        seed=seed,
+        num_train=num_train,
+        num_test=num_test,
+        standardise=standardise,
+        augment=augment,
+    )

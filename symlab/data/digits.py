@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from symlab.data.dataset import Dataset
+from symlab.data.preparation import prepared
 from symlab.data.ranges import finite_number, whole_number
 from symlab.data.resizing import resized
-from symlab.data.standardisation import standardise
 from symlab.data.subsets import subset
 
 NUM_CLASSES = 10
+WHITE = 16.0
 
 
 def digits(
@@ -22,9 +23,12 @@ def digits(
     num_test: int | None = None,
     size: int | None = None,
     channels: int = 1,
+    standardise: bool = True,
+    augment: bool = False,
 ) -> Dataset:
     """Images [N, 1, 8, 8], float32, standardised with the training rows' mean and standard deviation;
     labels 0..9. `size` and `channels` make them [N, channels, size, size] (see `resizing.resized`).
+    `standardise` false divides by 16 instead; `augment` crops (padding 4) and flips training batches.
 
     The split is stratified and fixed by `seed`: of the n_k images of class k, a random
     round(test_fraction * n_k) are test rows. The rows of both splits are then shuffled with the same
@@ -41,15 +45,8 @@ def digits(
     train_images, train_labels = subset("num_train", images[train_rows], labels[train_rows], num_train, generator)
     test_images, test_labels = subset("num_test", images[test_rows], labels[test_rows], num_test, generator)
     train_images, test_images = (resized(images, size, channels) for images in (train_images, test_images))
-    train_inputs, test_inputs = standardise(train_images, test_images)
-    return Dataset(
-        name="digits",
-        train_inputs=train_inputs,
-        train_targets=train_labels,
-        test_inputs=test_inputs,
-        test_targets=test_labels,
-        num_classes=NUM_CLASSES,
-    )
+    splits = (train_images, train_labels), (test_images, test_labels)
+    return prepared("digits", NUM_CLASSES, *splits, standardise=standardise, augment=augment, white=WHITE)
 
 
 def _load() -> tuple[Tensor, Tensor]:

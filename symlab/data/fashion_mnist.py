@@ -25,9 +25,12 @@ def fashion_mnist(
     num_test: int | None = None,
     size: int | None = None,
     channels: int = 1,
+    standardise: bool = True,
+    augment: bool = False,
 ) -> Dataset:
     """Images [N, 1, 28, 28], float32, standardised with the training rows' mean and deviation; labels
     0..9. `size` and `channels` make them [N, channels, size, size] (see `resizing.resized`).
+    `standardise` false divides by 255 instead; `augment` crops (padding 4) and flips training batches.
 
     Reads the four IDX files, plain or .gz, in `<root>/FashionMNIST/raw`, torchvision's place for them,
     or, if there are none, in `package`, where Debian's dataset-fashion-mnist puts them; the log says
@@ -57,4 +60,6 @@ def fashion_mnist(
         num_test=num_test,
         size=size,
         channels=channels,
+        standardise=standardise,
+        augment=augment,
     )

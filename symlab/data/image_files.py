@@ -9,16 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from symlab.data.dataset import Dataset
 from symlab.data.idx_files import find_idx_files, missing_idx_files
+from symlab.data.preparation import Split, prepared
 from symlab.data.ranges import whole_number
 from symlab.data.resizing import resized
-from symlab.data.standardisation import standardise
 from symlab.data.subsets import subset
-
-Split = tuple[Tensor, Tensor]  # images [N, C, H, W], labels int64 [N]
 
 
 def data_root(root: Path | str) -> Path:
@@ -41,9 +38,11 @@ def image_dataset(
     num_test: int | None,
     size: int | None = None,
     channels: int | None = None,
+    standardise: bool,
+    augment: bool,
 ) -> Dataset:
     """Shuffle both splits with `seed`, keep the first `num_train` and `num_test` rows (None: all),
-    resize (see `resizing.resized`), standardise.
+    resize (see `resizing.resized`), scale (see `preparation.prepared`).
 
     Mean and standard deviation per channel are those of the training rows that are kept.
     """
@@ -51,15 +50,8 @@ def image_dataset(
     train_images, train_labels = subset("num_train", *train, num_train, generator)
     test_images, test_labels = subset("num_test", *test, num_test, generator)
     train_images, test_images = (resized(images, size, channels) for images in (train_images, test_images))
-    train_inputs, test_inputs = standardise(train_images, test_images)
-    return Dataset(
-        name=name,
-        train_inputs=train_inputs,
-        train_targets=train_labels,
-        test_inputs=test_inputs,
-        test_targets=test_labels,
-        num_classes=num_classes,
-    )
+    splits = (train_images, train_labels), (test_images, test_labels)
+    return prepared(name, num_classes, *splits, standardise=standardise, augment=augment)
 
 
 def downloaded(title: str, root: Path, fetch: Callable[[], object]) -> None:

@@ -18,9 +18,12 @@ def mnist(
     num_test: int | None = None,
     size: int | None = None,
     channels: int = 1,
+    standardise: bool = True,
+    augment: bool = False,
 ) -> Dataset:
     """Images [N, 1, 28, 28], float32, standardised with the training rows' mean and deviation; labels
     0..9. `size` and `channels` make them [N, channels, size, size] (see `resizing.resized`).
+    `standardise` false divides by 255 instead; `augment` crops (padding 4) and flips training batches.
 
     Reads the four IDX files, plain or .gz, in `<root>/MNIST/raw`, torchvision's place for them;
     `download` lets torchvision fetch those that are not there. `seed` shuffles the rows of both splits;
@@ -48,4 +51,6 @@ def mnist(
         num_test=num_test,
         size=size,
         channels=channels,
+        standardise=standardise,
+        augment=augment,
     )

@@ -1,9 +1,11 @@
-"""Standardisation of images with statistics of the training rows alone.
+"""Scaling of images, with statistics of the training rows alone.
 
 Shapes: N rows, C channels, H x W pixels.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,11 +13,33 @@ from torch import Tensor
 CHUNK = 4096  # rows converted to float64 at a time, so that the statistics need little memory
 
 
-def standardise(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """(x - m_c) / s_c per channel c; m_c, s_c: mean and standard deviation over training rows and pixels.
+@dataclass(frozen=True)
+class Scale:
+    """(x - m_c) / s_c per channel c, in float32; `mean` and `std` [C] in float64."""
 
-    `train` [N, C, H, W] and `test` [N', C, H, W] may be uint8 or floating; both come back as float32,
-    statistics are computed in float64. Raises ValueError for a channel that is constant on the training rows.
+    mean: Tensor
+    std: Tensor
+
+    def apply(self, images: Tensor) -> Tensor:
+        """`images` [N, C, H, W], uint8 or floating, scaled, as float32."""
+        centred = images.to(torch.float32, copy=True).sub_(self.mean.to(torch.float32)[:, None, None])
+        return centred.div_(self.std.to(torch.float32)[:, None, None]).contiguous()
+
+    @property
+    def black(self) -> Tensor:
+        """What the value 0 becomes [C], float32."""
+        return self.apply(torch.zeros(1, len(self.mean), 1, 1)).flatten()
+
+
+def unit_scale(white: float, channels: int) -> Scale:
+    """x / white: pixels in [0, 1]."""
+    return Scale(torch.zeros(channels, dtype=torch.float64), torch.full((channels,), white, dtype=torch.float64))
+
+
+def standard_scale(train: Tensor) -> Scale:
+    """m_c, s_c: mean and standard deviation over training rows and pixels of `train` [N, C, H, W], in float64.
+
+    Raises ValueError for a channel that is constant on the training rows.
     """
     mean, std = channel_statistics(train)  # [C], [C]
     if not (std > 0).all():
@@ -24,12 +48,7 @@ def standardise(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
             f"channel {channel} of the {train.shape[0]} training images has the same value everywhere, "
             f"{float(mean[channel]):g}, so it cannot be standardised"
         )
-
-    def scaled(images: Tensor) -> Tensor:
-        centred = images.to(torch.float32, copy=True).sub_(mean.to(torch.float32)[:, None, None])
-        return centred.div_(std.to(torch.float32)[:, None, None]).contiguous()
-
-    return scaled(train), scaled(test)
+    return Scale(mean, std)
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
