@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,41 @@ def bootstrap_interval(values: Sequence[float], confidence: float, resamples: in
         if math.isfinite(found.low) and math.isfinite(found.high):
             break
     return scale * float(found.low), scale * float(found.high)
+
+
+class PairedT(NamedTuple):
+    """Student's paired test: mean difference, its interval, t, two-sided p, and the mean in standard deviations."""
+
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    t: float | None = None
+    p: float | None = None
+    effect_size: float | None = None
+
+
+def paired_t(differences: Sequence[float], confidence: float) -> PairedT:
+    """t = m / (s / sqrt n) with n - 1 degrees of freedom; interval m -+ t* s / sqrt n; effect size m / s (Cohen's d_z).
+
+    m, s: mean and standard deviation (n - 1 in the divisor) of the differences [n]. Without a difference all is None;
+    with one, or where all are equal, only the mean is known. Raises ValueError for a difference that is not finite,
+    ImportError without scipy.
+    """
+    d = np.asarray(differences, float)
+    if not np.isfinite(d).all():
+        raise ValueError(f"a t test needs finite differences, got {list(differences)}")
+    if not len(d):
+        return PairedT()
+    scale = float(np.abs(d).max()) or 1.0  # squares of 1e200 overflow
+    mean = float((d / scale).mean())
+    std = float((d / scale).std(ddof=1)) if len(d) > 1 else 0.0
+    if std <= ROUNDING:
+        return PairedT(scale * mean)
+    error = std / math.sqrt(len(d))
+    law = _scipy_stats().t(len(d) - 1)
+    half = float(law.ppf((1 + confidence) / 2)) * error
+    t = mean / error
+    return PairedT(scale * mean, scale * (mean - half), scale * (mean + half), t, float(2 * law.sf(abs(t))), mean / std)
 
 
 def signed_rank_p(differences: Sequence[float]) -> float:

@@ -43,12 +43,30 @@ def group_labels(configs: Sequence[Mapping[str, Any]], by: Sequence[str] | None 
     """
     flats = [_flatten(config) for config in configs]
     if by is not None:
-        keys = [_known_key(key, flats) for key in by]
+        keys = [_known_key(key, flats, "group_by") for key in by]
         return [_label({key: flat.get(key, UNSET) for key in keys}, keys) for flat in flats]
     compared = [{key: value for key, value in flat.items() if _counts(key)} for flat in flats]
     keys = _differing_keys(compared)
     shown = [{key: flat.get(key, UNSET) for key in keys if _says_something(key, flat, compared)} for flat in compared]
     return [_label(values, keys) for values in shown]
+
+
+def key_values(configs: Sequence[Mapping[str, Any]], key: str) -> list[str | None]:
+    """Each configuration's value of a dotted key, or its option of a group, as labels show it; None where it has none.
+
+    Raises ValueError for a key that no run has.
+    """
+    flats = [_flatten(config) for config in configs]
+    name = _known_key(key, flats, "key")
+    return [_short(name, flat[name]) if name in flat else None for flat in flats]
+
+
+def without_key(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The configuration without a dotted key, or without a whole group and its option's keys."""
+    first, _, rest = key.partition(".")
+    if not rest:
+        return {name: value for name, value in config.items() if name != first}
+    return {name: without_key(value, rest) if name == first else value for name, value in config.items()}
 
 
 def common_setting(configs: Sequence[Mapping[str, Any]]) -> str:
@@ -115,12 +133,12 @@ def _comparable(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _known_key(key: str, flats: Sequence[Flat]) -> str:
+def _known_key(key: str, flats: Sequence[Flat], argument: str) -> str:
     for candidate in (f"{key}.{TARGET}", key):
         if any(candidate in flat for flat in flats):
             return candidate
     known = sorted({known.removesuffix(f".{TARGET}") for flat in flats for known in flat})
-    raise ValueError(f"group_by: no run has the key {key!r}; there are {', '.join(known)}")
+    raise ValueError(f"{argument}: no run has the key {key!r}; there are {', '.join(known)}")
 
 
 def _label(values: Flat, keys: Sequence[str]) -> str:
