@@ -56,12 +56,12 @@ class Batches:
         if self.batch_size is None:
             return self.share.of(self.inputs), self.share.of(self.targets)
         chosen = self.share.of(self.order.rows_at(step)).to(self.inputs.device)  # [B / R]
-        return self.inputs[chosen], self.targets[chosen]
+        return self.inputs.index_select(0, chosen), self.targets.index_select(0, chosen)
 
     def _augmented(self, augmentation: Augmentation, step: int) -> tuple[Tensor, Tensor]:
         inputs, targets = self.inputs, self.targets
         if self.batch_size is not None:
             chosen = self.order.rows_at(step).to(inputs.device)  # [B]
-            inputs, targets = inputs[chosen], targets[chosen]
+            inputs, targets = inputs.index_select(0, chosen), targets.index_select(0, chosen)
         generator = torch.Generator().manual_seed(self.order.augmentation_seed(step))
         return self.share.of(augmentation(inputs, generator)), self.share.of(targets)
