@@ -10,6 +10,7 @@ import pytest
 
 from symlab.cli import main
 from tests.cli_lab import close_handlers
+from tests.jobs.variant_runs import write_sweep
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -18,6 +19,7 @@ PAGES = [
     "docs/curvature_dynamics.md",
     "docs/networks.md",
     "docs/comparison.md",
+    "docs/skip_training.md",
 ]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
@@ -52,6 +54,7 @@ SMALL = {
         *(f"~plots.{name}" for name in ("steps", "seconds", "tuning", "profile", "cost")),  # drawn in tests/jobs
     ],
     "profile": [],
+    "variants": [],
 }
 SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
@@ -65,6 +68,11 @@ SMALLER = {  # further keys of lines that name what is large
     "compare resume": ["workers=0"],
     "experiment=beyond": ["batch_size=20", "optimizers=[adam,symo]"],
     "experiment=beyond_resnet": ["model.width=4", "optimizers=[adam,symo]"],
+    "neurips2023_cifar10 ": ["data=cifar10_synthetic", "model.width=4", "batch_size=20"],
+    "neurips2023_cifar100 ": ["data=cifar100_synthetic", "model.width=4", "batch_size=20"],
+    "neurips2023_imagenet ": [
+        *("data=imagenet_synthetic", "data.size=32", "data.resize=36", "data.workers=0", "model.width=4", "batch_size=20"),
+    ],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
 FORMS = (
@@ -110,6 +118,9 @@ def words_of(line, runs):
     """The line's words with few seeds, small batches, and a directory that is there for the one that stands for any."""
     words = shlex.split(line)[1:]
     words = [re.sub(r"^(seed=0,1),.*", r"\1", word) for word in words]
+    words = [re.sub(r"^(optimizer.lr=[\d.]+),.*", r"\1", word) for word in words]
+    if words[:1] == ["variants"]:
+        words = [re.sub(r"^runs=.*", f"runs={runs['variants']}", word) for word in words]
     words = [re.sub(r"^batch_size=.*", "batch_size=20", word) for word in words]
     words = [re.sub(r"^warmup_steps=.*", "warmup_steps=1", word) for word in words]
     words = [re.sub(r"^(seeds|trials)=\d+$", r"\1=3", word) for word in words]
@@ -121,7 +132,7 @@ def words_of(line, runs):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with one finished run of train and one of compare, and these runs by job."""
+    """A folder with one finished run of train and one of compare, and these runs by job; trials of two variants."""
     folder = tmp_path_factory.mktemp("typed")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -133,6 +144,8 @@ def folder(tmp_path_factory):
     for job in ("train", "compare"):
         (run,) = (folder / "runs" / job).iterdir()
         found[job] = run.relative_to(folder)
+    write_sweep(folder / "trials", seeds=2, rates=(0.1,), epochs=2)
+    found["variants"] = Path("trials")
     return folder, found
 
 
@@ -160,6 +173,8 @@ def test_command(page, line, folder, monkeypatch, capsys):
     shows_only = any(word in ("--help", "--cfg", "--version", "-sc") for word in words)
     small = [] if shows_only or any(word.startswith("resume=") for word in words) else SMALL[job.replace("-", "_")]
     small = small + [key for mark, keys in SMALLER.items() if mark in line and small for key in keys]
+    if any(word.startswith("data=") for word in words):
+        small = [key for key in small if not key.startswith("data=")]
     monkeypatch.chdir(folder)
     try:
         code = main([*words, *small])
