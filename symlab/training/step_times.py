@@ -77,9 +77,13 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     return sum(tensors.values())
 
 
-def ratio(rows: Sequence[Mapping[str, Any]], column: str, name: str, reference: str) -> dict[str, float]:
-    """Median and quartiles over repeats of column(name) / column(reference), each pair taken in the same repeat."""
-    times = {(row["repeat"], row["optimizer"]): row[column] for row in rows}
+def ratio(
+    rows: Sequence[Mapping[str, Any]], column: str, name: str, reference: str, by: str = "optimizer"
+) -> dict[str, float]:
+    """Median and quartiles over repeats of column(name) / column(reference), each pair taken in the same repeat; the
+    names are in the column `by`.
+    """
+    times = {(row["repeat"], row[by]): row[column] for row in rows}
     both = [(r, n) for r, n in times if n == name and (r, reference) in times]
     pairs = sorted(times[r, n] / times[r, reference] for r, n in both)
     quartiles = statistics.quantiles(pairs, n=4, method="inclusive") if len(pairs) > 1 else [pairs[0]] * 3
