@@ -1,4 +1,7 @@
-"""A real SLURM on this machine, in a directory of its own: munged, slurmctld and one slurmd, stopped by pid file."""
+"""A real SLURM on this machine, in a directory of its own: munged, slurmctld and one slurmd, stopped by pid file.
+
+Its node has eight GPUs in name: empty files, so that what asks for GPUs gets a place.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ AccountingStorageType=accounting_storage/none
 MpiDefault=none
 ReturnToService=2
 KillWait=10
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=8000
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=8000 Gres=gpu:8
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
@@ -110,6 +114,9 @@ def one_node_slurm(folder: Path, environment: Mapping[str, str]) -> Iterator[One
         daemon_port=daemon_port,
     )
     (folder / "slurm.conf").write_text(text)
+    for number in range(8):
+        (folder / f"gpu{number}").touch()
+    (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-7]\n")
     slurm = OneNodeSlurm(folder, environment)
     files = {"key-file": "key", "socket": "socket", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     with ExitStack() as stack:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from symlab.cli import main
 from symlab.rundir import RunDir
+from tests.cli_lab import close_handlers
 from tests.scripts.one_node_slurm import OneNodeSlurm, missing, one_node_slurm, wait_until
 from tests.scripts.runs import assert_same_runs
 from tests.scripts.stand_ins import SCRIPTS
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=f"needs SLURM: {missing()}"),
 ]
 
-TRAIN, SEEDS = str(SCRIPTS / "train.sbatch"), str(SCRIPTS / "seeds.sbatch")
+TRAIN, SEEDS, GRID = (str(SCRIPTS / f"{name}.sbatch") for name in ("train", "seeds", "grid"))
 RUN = (
     "epochs=300",
     "batch_size=1250",
@@ -120,6 +122,28 @@ def test_an_array_over_seeds_of_which_one_task_is_preempted(slurm, folder, strai
     first, last = (RunDir.open(run_path(folder, job)).read_rows()[-1] for job in jobs)
     assert first["step"] == last["step"]
     assert first["test_loss"] != last["test_loss"]
+
+
+def test_an_array_over_a_grid_becomes_tables_of_variants(slurm, folder, monkeypatch, capsys):
+    """Two shortcuts, two seeds: each task is its own combination, and `symlab variants` pairs them by seed."""
+    pytest.importorskip("sklearn")
+    words = ("model=preact_resnet18", "model.width=4", "data=digits", "data.num_train=60", "data.num_test=20")
+    words += ("optimizer=sgd", "schedule=constant", "batch_size=20", "epochs=2", "threads=1", "device=cpu")
+    axes = ("model.shortcut=conv,avgpool_conv", "seed=0,1")
+    array = slurm.submit(folder, "--array=0-3", "--gpus=1", GRID, *words, "--", *axes)
+    for task in range(4):
+        state = slurm.wait_for_state(f"{array}_{task}", "COMPLETED", "FAILED")
+        assert state["JobState"] == "COMPLETED", log(folder, f"grid_{array}_{task}")
+    assert "combination 2 of 0-3: model.shortcut=avgpool_conv seed=0" in log(folder, f"grid_{array}_2")
+    monkeypatch.chdir(folder)
+    try:
+        assert main(["variants", f"runs='runs/train/slurm-{array}_*'"]) == 0, capsys.readouterr().err
+    finally:
+        close_handlers()
+    (found,) = (folder / "runs" / "variants").iterdir()
+    summary = RunDir.open(found).read_summary()
+    assert (summary["trials"], summary["missing"], summary["paired_seeds"]) == (4, 0, 2)
+    assert [row["variant"] for row in summary["variants"]] == ["conv", "avgpool_conv"]
 
 
 def test_a_preempted_sweep_repeats_no_run(slurm, folder):
