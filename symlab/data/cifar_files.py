@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from symlab.data.image_files import Split, downloaded
+from symlab.data.image_files import downloaded
+from symlab.data.preparation import Split
 
 if TYPE_CHECKING:
     from torchvision.datasets import CIFAR10
 
 
-def read_cifar(title: str, source: type[CIFAR10], root: Path, download: bool) -> tuple[Split, Split]:
-    """Train and test split, images uint8 [N, 3, 32, 32], labels int64 [N]; `source` is torchvision's class.
+def read_cifar(title: str, source: type[CIFAR10], root: Path, download: bool, remedy: str = "") -> tuple[Split, Split]:
+    """Train and test split, images uint8 [N, 3, 32, 32], labels int64 [N]; `source` is torchvision's class,
+    `remedy` what to do when its files are not as they should be (default: where to get them).
 
     Raises FileNotFoundError when the folder is not there, ValueError when a file in it is missing or damaged,
     OSError when the download fails.
@@ -22,7 +24,7 @@ def read_cifar(title: str, source: type[CIFAR10], root: Path, download: bool) ->
     if download:
         downloaded(title, root, lambda: source(str(root), download=True))
     folder = root / source.base_folder
-    remedy = f"set data.root to the folder that holds {source.base_folder}, or data.download=true to fetch it"
+    remedy = remedy or f"set data.root to the folder that holds {source.base_folder}, or data.download=true to fetch it"
     if not folder.is_dir():
         raise FileNotFoundError(f"{title} is not there: no folder {folder}; {remedy}")
     try:
