@@ -7,7 +7,10 @@ from symlab.data.streamed import AnyDataset
 from symlab.rundir import BadInput
 from symlab.training import losses
 from symlab.training.evaluate import eval_mode
-from symlab.training.factories import Loss, ModelFactory, OptimizerFactory
+from symlab.training.execution import Execution
+from symlab.training.factories import Loss, ModelFactory, OptimizerFactory, UsesBatch
+from symlab.training.order import BatchSource
+from symlab.training.processes import Processes
 
 SAMPLE_ROWS = 8
 """Training rows that an optimizer's factory is given, enough to trace the model and check its symmetry."""
@@ -80,6 +83,50 @@ def check_batch_norm(model: nn.Module, rows: int) -> None:
     norms = [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if rows == 1 and norms:
         raise BadInput(f"batches of one row cannot train batch norm ({norms[0]}): use a batch_size of at least 2")
+
+
+def check_parts(model: nn.Module, batches: BatchSource, accumulate: int) -> None:
+    """Every part of every batch, one piece in one process, has a row, or two for batch norm (`check_batch_norm`).
+
+    Raises BadInput otherwise.
+    """
+    least, world = batches.order.least_rows, batches.share.world
+    if least // world < accumulate:
+        raise BadInput(
+            f"accumulate={accumulate}: the smallest batch of an epoch has {least} rows, too few for that many pieces"
+            f" in each of {world} processes; drop_last=true leaves out a short last batch"
+        )
+    check_batch_norm(model, least // world // accumulate)
+
+
+def check_observer(optimizer: torch.optim.Optimizer, how: Execution) -> None:
+    """An optimizer that `UsesBatch` evaluates the whole batch by itself, beside what `how` does.
+
+    Raises BadInput for such an optimizer with several processes, several pieces, or clipped gradients.
+    """
+    if not isinstance(optimizer, UsesBatch):
+        return
+    name = type(optimizer).__name__
+    world = how.processes.share.world
+    if world > 1:
+        raise BadInput(f"{name} needs the whole batch in one process, and this run was started as {world}: start one")
+    if how.accumulate > 1:
+        raise BadInput(f"{name} needs the whole batch at once: accumulate must be 1, got {how.accumulate}")
+    if how.clip_norm is not None:
+        raise BadInput(f"{name} evaluates the loss by itself, where clip_norm={how.clip_norm:g} cannot reach: use null")
+
+
+def synchronised(model: nn.Module, wanted: bool, processes: Processes, device: torch.device) -> nn.Module:
+    """The model, its batch norms with the mean and variance of the rows of all processes if that is `wanted`.
+
+    Raises BadInput with several processes on the CPU, where torch does not compute it.
+    """
+    if not (wanted and processes.several):
+        return model
+    if device.type == "cpu":
+        raise BadInput("sync_batch_norm=true needs CUDA devices; on the CPU each process normalises by its own rows")
+    synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    return synced
 
 
 def number_of_parameters(model: nn.Module) -> int:

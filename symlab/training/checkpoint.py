@@ -8,13 +8,13 @@ from torch import Tensor
 
 from symlab.rundir import BadInput
 from symlab.training.best import Best
-from symlab.training.fit import Training
 from symlab.training.randomness import random_state, set_random_state
+from symlab.training.state import Training
 
 FORMAT = 1
 PARTS = ("step", "evaluated", "loss_sum", "loss_count", "seconds", "best", "model", "optimizer", "random_state")
 
-EXTRAS = ("loss_scale",)
+EXTRAS = ("loss_scale", "weight_average")
 
 
 def capture(training: Training, best: Best, seed: int, steps_per_epoch: int) -> dict[str, Any]:
@@ -39,7 +39,12 @@ def capture(training: Training, best: Best, seed: int, steps_per_epoch: int) -> 
 
 def _extras(training: Training) -> dict[str, Any]:
     """What only some runs have."""
-    return {} if training.how.scale is None else {"loss_scale": training.how.scale.state()}
+    extras: dict[str, Any] = {}
+    if training.how.scale is not None:
+        extras["loss_scale"] = training.how.scale.state()
+    if training.average is not None:
+        extras["weight_average"] = training.average.model.state_dict()
+    return extras
 
 
 def capture_best(best: Best, seed: int) -> dict[str, Any]:
@@ -81,6 +86,8 @@ def restore(state: Mapping[str, Any], training: Training, best: Best, seed: int,
     best.value, best.step = state["best"]["value"], state["best"]["step"]
     if training.how.scale is not None:
         training.how.scale.restore(state["loss_scale"])
+    if training.average is not None:
+        training.average.model.load_state_dict(state["weight_average"])
     set_random_state(state["random_state"], _device(training))
 
 

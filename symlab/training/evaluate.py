@@ -82,9 +82,8 @@ def totals(
         for inputs, targets in batches:
             if stop():
                 return None
-            with how.precision(inputs.device):
-                outputs = model(how.arranged(inputs))  # [B, C]
-                total += float(loss(outputs, targets)) * len(targets)
+            outputs, value = how.outputs_and_loss(model, loss, inputs, targets)  # [B, C], []
+            total += float(value) * len(targets)
             rows += len(targets)
             if not targets.is_floating_point():
                 correct += int((outputs.argmax(1) == targets).sum())

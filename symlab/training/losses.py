@@ -4,9 +4,15 @@ B rows, C outputs. Targets are [B, C] floating (regression) or [B] int64 class i
 float32 or better, so a bfloat16 model is not measured with three digits.
 """
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from symlab.training.factories import Loss
 
 
 def half_mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -25,11 +31,16 @@ def half_mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets.to(outputs.dtype)).square().sum() / (2 * outputs.shape[0])
 
 
-def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """-(1/B) sum_b log softmax(f(x_b))_{y_b}, in nats; `outputs` [B, C], `targets` [B] int64 class indices.
+def cross_entropy(outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    """-(1/B) sum_b sum_c q_bc log softmax(f(x_b))_c, in nats, q_bc = (1 - s) [c = y_b] + s / C (Szegedy et al., 2016).
 
-    Raises ValueError for floating targets and where the numbers of rows differ.
+    `outputs` [B, C], `targets` [B] int64 class indices, s = `label_smoothing`. Training may smooth; what a run reports
+    of training and test rows is the loss without it (`reported`).
+
+    Raises ValueError for floating targets, where the numbers of rows differ and unless 0 <= s < 1.
     """
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"label_smoothing must be at least 0 and below 1, got {label_smoothing}")
     if targets.is_floating_point():
         raise ValueError(
             f"cross_entropy needs int64 class indices, got {targets.dtype} targets; for regression use"
@@ -37,7 +48,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
         )
     outputs = _at_least_float32(outputs)
     _check_labels(outputs, targets)
-    return functional.cross_entropy(outputs, targets)
+    return functional.cross_entropy(outputs, targets, label_smoothing=label_smoothing)
 
 
 def auto(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -45,6 +56,21 @@ def auto(outputs: Tensor, targets: Tensor) -> Tensor:
     if targets.is_floating_point():
         return half_mean_squared_error(outputs, targets)
     return cross_entropy(outputs, targets)
+
+
+@runtime_checkable
+class Configured(Protocol):
+    """A function some of whose keywords are in place, such as functools.partial."""
+
+    @property
+    def keywords(self) -> Mapping[str, Any]: ...
+
+
+def reported(loss: Loss) -> Loss:
+    """`loss` without label smoothing, which is a means of training and not what is to be known about a model."""
+    if isinstance(loss, Configured) and "label_smoothing" in loss.keywords:
+        return partial(loss, label_smoothing=0.0)
+    return loss
 
 
 def _at_least_float32(outputs: Tensor) -> Tensor:

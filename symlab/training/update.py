@@ -27,8 +27,13 @@ def update(
     targets: Tensor,
     step: int,
     how: Execution = PLAIN,
+    rows: int | None = None,
 ) -> float:
     """Forward, loss L, backward, then one step of the optimizer; returns L of the batch before the update.
+
+    With several pieces or processes the batch has parts of B_k rows: L = sum_k (B_k / B) L_k, and gradients alike, so
+    the update is that of the whole batch to rounding, but for batch norm (each part has statistics of its own, and the
+    running ones move once per piece) and dropout. `rows` is B where `inputs` are one process's share of the batch.
 
     The loss and all gradients are checked before the optimizer sees them: one maximum over all entries, one copy to the
     host. When one is not finite, or the optimizer refuses the step with a FloatingPointError, weights, optimizer
@@ -44,14 +49,20 @@ def update(
     Raises DivergedError naming the step and the first parameter with a bad gradient, or the optimizer's reason.
     """
     before = Moved(model, inputs.device)
+    optimizer.zero_grad(set_to_none=True)
     try:
-        value = _differentiate(model, optimizer, loss, inputs, targets, how)
+        value = differentiate(model, loss, inputs, targets, how, rows)
         while how.scale is not None and bool(torch.isfinite(value)) and not _finite_gradients(model):
             how.scale.lower()
             before.restore()
-            value = _differentiate(model, optimizer, loss, inputs, targets, how)
-        if not bool(torch.isfinite(value) & torch.isfinite(largest(_gradients(model)))):
+            optimizer.zero_grad(set_to_none=True)
+            value = differentiate(model, loss, inputs, targets, how, rows)
+        gradients = _gradients(model)
+        size = largest(gradients) if how.clip_norm is None else nn.utils.get_total_norm(gradients)
+        if not bool(torch.isfinite(value) & torch.isfinite(size)):
             raise FloatingPointError(_what_is_wrong(float(value), model))
+        if how.clip_norm is not None:
+            _clip(gradients, size, how.clip_norm)
         if isinstance(optimizer, UsesBatch):
             _observe_and_step(model, optimizer, loss, inputs, targets, before)
         else:
@@ -80,19 +91,31 @@ class Moved:
             buffer.copy_(before)
 
 
-def _differentiate(
-    model: nn.Module, optimizer: torch.optim.Optimizer, loss: Loss, inputs: Tensor, targets: Tensor, how: Execution
+def differentiate(
+    model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, how: Execution, rows: int | None
 ) -> Tensor:
-    """The gradients of the batch's loss in every `.grad`; returns the loss."""
-    optimizer.zero_grad(set_to_none=True)
-    with how.precision(inputs.device):
-        value = loss(model(how.arranged(inputs)), targets)
-    if how.scale is None:
-        value.backward()
-    else:
-        (value * how.scale.value).backward()
+    """Add the gradients of the batch's loss to every `.grad`; returns the loss, a 0-d tensor."""
+    processes, rows = how.processes, rows or len(inputs)
+    pieces = how.pieces(inputs, targets)
+    parts = []
+    for number, (piece, wanted) in enumerate(pieces, start=1):
+        with processes.own_part(last=number == len(pieces)):
+            _, value = how.outputs_and_loss(processes.network(model), loss, piece, wanted)
+            share = len(piece) / rows
+            factor = share * processes.share.world * (1.0 if how.scale is None else how.scale.value)
+            (value if factor == 1 else value * factor).backward()  # the network averages over the processes
+        parts.append(value.detach() if share == 1 else value.detach() * share)
+    if how.scale is not None:
         how.scale.divide_out(_gradients(model))
-    return value.detach()
+    total = parts[0] if len(parts) == 1 else torch.stack(parts).sum()
+    return processes.sum_tensor(total)
+
+
+def _clip(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
+    """g <- g min(1, limit / ||g||_2) for all tensors together, in place."""
+    factor = (limit / norm).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor)
 
 
 def _gradients(model: nn.Module) -> list[Tensor]:

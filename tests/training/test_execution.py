@@ -12,7 +12,7 @@ from symlab.rundir import BadInput, RunDir
 from symlab.training.best import Best
 from symlab.training.checkpoint import capture, restore
 from symlab.training.evaluate import evaluate
-from symlab.training.execution import PLAIN, Execution, find_execution
+from symlab.training.execution import PLAIN, Execution
 from symlab.training.fit import Training
 from symlab.training.loss_scale import FLOOR, LossScale
 from symlab.training.losses import auto, cross_entropy
@@ -22,7 +22,6 @@ from tests.training.problems import OPTIMIZERS, assert_same_state, regression, r
 
 DATA = regression()
 X, Y = DATA.train_inputs.float(), DATA.train_targets.float()
-CPU = torch.device("cpu")
 BF16 = Execution(torch.bfloat16)
 
 
@@ -238,7 +237,8 @@ def test_channels_last_is_the_same_run_to_rounding(name):
     strides, states = {False: [], True: []}, []
     for channels_last in (False, True):
         model = small_convolutions()
-        how = find_execution(None, channels_last, model, CPU, torch.float64)
+        model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        how = Execution(channels_last=channels_last)
         model[3].register_forward_pre_hook(
             lambda module, inputs, seen=strides[channels_last]: seen.append(inputs[0].stride())
         )
