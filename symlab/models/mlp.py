@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from symlab.models.activations import activation_module
-from symlab.models.initialisation import INITIALISATIONS, initialise_linear
+from symlab.models.initialisation import INITIALISATIONS, initialise_linear, uninitialised
 
 
 class MLP(nn.Module):
@@ -65,19 +65,12 @@ def mlp(
         raise ValueError(f"bias_std must be finite and at least 0, got {bias_std}")
     if bias_std > 0 and not bias:
         raise ValueError(f"bias_std must be 0 for a model without biases (bias=false), got {bias_std}")
-    model = _uninitialised(sizes, activation, bias)
+    activation_module(activation)
+    model = uninitialised(lambda: MLP(sizes, activation, bias))
     for layer in model.layers:
         if isinstance(layer, nn.Linear):
             initialise_linear(layer, generator, init=init, bias_std=bias_std)
     return model
-
-
-def _uninitialised(sizes: Sequence[int], activation: str, bias: bool) -> MLP:
-    """The net with whatever is in memory: torch's own initialisation would draw from the global generator."""
-    activation_module(activation)
-    with torch.device("meta"):
-        model = MLP(sizes, activation, bias)
-    return model.to_empty(device="cpu").to(torch.float32)
 
 
 def _width(key: str, width: int) -> int:

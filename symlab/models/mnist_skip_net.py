@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from symlab.models.initialisation import uniform_layer, uninitialised
 from symlab.models.residual_net import check_images
 from symlab.models.shortcuts import RescaledPooling
 
@@ -125,17 +126,11 @@ def _positions(size: int) -> int:
     return -(-stream // 3)
 
 
-@torch.no_grad()
 def _drawn(make: Callable[[], MnistSkipNet], generator: torch.Generator) -> MnistSkipNet:
-    with torch.device("meta"):  # torch's own initialisation would draw from the global generator
-        model = make()
-    model.to_empty(device="cpu").to(torch.float32)
+    model = uninitialised(make)
     layers = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     for layer in sorted(layers, key=lambda layer: layer is model.block2.shortcut):
-        bound = layer.weight[0].numel() ** -0.5
-        layer.weight.uniform_(-bound, bound, generator=generator)
-        if layer.bias is not None:
-            layer.bias.uniform_(-bound, bound, generator=generator)
+        uniform_layer(layer, generator)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d | nn.BatchNorm1d):
             module.reset_parameters()  # draws nothing: weight 1, bias 0, running mean 0 and variance 1

@@ -19,6 +19,7 @@ def preact_resnet34(
     shortcut: str = "conv",
     stem: str = "cifar",
     final_norm: bool = True,
+    init: str = "kaiming",
 ) -> nn.Module:
     """Four stages of 3, 4, 6 and 3 `BasicBlock`s with width, 2, 4 and 8 x width channels (He et al., ECCV 2016). Images
     [C, H, W] of any size. `shortcut` where the stream changes its shape: conv, or avgpool_conv with the rescaled
@@ -26,5 +27,5 @@ def preact_resnet34(
     `final_norm` false leaves out the BN-ReLU before the mean over space. See `preact_blocks.preact_resnet` for the
     initial weights and `Form` for what is raised.
     """
-    form = Form(width, depth_factor, shortcut, stem, final_norm)
+    form = Form(width, depth_factor, shortcut, stem, final_norm, init)
     return preact_resnet(BasicBlock, (3, 4, 6, 3), input_shape, output_size, generator, form)

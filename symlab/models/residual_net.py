@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from symlab.models.initialisation import kaiming
+from symlab.models.initialisation import LAYER_INITIALISATIONS, uninitialised
 from symlab.models.shortcuts import check_shortcut
 
 STEMS = ("cifar", "imagenet")
@@ -26,10 +26,11 @@ MakeBlock = Callable[[int, int, int], nn.Module]
 @dataclass(frozen=True)
 class Form:
     """What may be chosen for a residual net: channels of the first stage, a factor of the numbers of blocks, the
-    shortcut where the stream changes its shape, the stem, and whether a BN-ReLU stands at the end of the stream.
+    shortcut where the stream changes its shape, the stem, whether a BN-ReLU stands at the end of the stream, and the
+    rule of the initial weights (see `initialised`).
 
     Raises ValueError or TypeError for a width below 1, a depth_factor that is not positive and finite, and an unknown
-    shortcut or stem.
+    shortcut, stem or init.
     """
 
     width: int
@@ -37,6 +38,7 @@ class Form:
     shortcut: str
     stem: str
     final_norm: bool
+    init: str
 
     def __post_init__(self) -> None:
         check_size("width", self.width)
@@ -47,6 +49,8 @@ class Form:
         check_shortcut(self.shortcut)
         if self.stem not in STEMS:
             raise ValueError(f"stem must be one of {', '.join(STEMS)}, got {self.stem!r}")
+        if self.init not in LAYER_INITIALISATIONS:
+            raise ValueError(f"init must be one of {', '.join(LAYER_INITIALISATIONS)}, got {self.init!r}")
 
     def depths(self, depths: Sequence[int]) -> tuple[int, ...]:
         """Blocks of each stage: depth x `depth_factor`, rounded up."""
@@ -119,23 +123,17 @@ def check_size(key: str, value: int) -> None:
         raise ValueError(f"{key} must be at least 1, got {value}")
 
 
-def initialised(make: Callable[[], nn.Module], generator: torch.Generator) -> nn.Module:
-    """The net of `make` in float32 on the CPU; W ~ N(0, 2 / fan_in) for every convolution and linear layer (He et al.,
-    ICCV 2015), drawn from `generator` in the order of the modules; biases 0, batch norms 1 and 0.
+def initialised(make: Callable[[], nn.Module], generator: torch.Generator, init: str) -> nn.Module:
+    """The net of `make`, float32, on the CPU, every convolution and linear layer drawn from `generator` in the order of
+    the modules; batch norms 1 and 0.
+
+    `init` kaiming: W ~ N(0, 2 / fan_in), biases 0 (He et al., ICCV 2015). uniform: weights and biases ~
+    U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)), torch's own rule, a sixth of that variance.
     """
-    with torch.device("meta"):  # torch's own initialisation would draw from the global generator
-        model = make()
-    model.to_empty(device="cpu").to(torch.float32)
-    _initialise(model, generator)
-    return model
-
-
-@torch.no_grad()
-def _initialise(model: nn.Module, generator: torch.Generator) -> None:
+    model = uninitialised(make)
     for module in model.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            kaiming(module.weight.flatten(1), generator)  # a view [out, fan_in]
-            if module.bias is not None:
-                module.bias.zero_()
+            LAYER_INITIALISATIONS[init](module, generator)
         elif isinstance(module, nn.BatchNorm2d):
             module.reset_parameters()  # draws nothing: weight 1, bias 0, running mean 0 and variance 1
+    return model

@@ -102,4 +102,4 @@ def resnet(
         stages, channels = stacked_stages(make_block, block.expansion, blocks, widths, form.width)
         return ResidualNet(first, stages, channels, output_size, final_norm=form.final_norm)
 
-    return initialised(make, generator)
+    return initialised(make, generator, form.init)

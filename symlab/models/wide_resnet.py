@@ -29,6 +29,7 @@ def wide_resnet(
     dropout: float = 0.0,
     shortcut: str = "conv",
     stem: str = "cifar",
+    init: str = "kaiming",
 ) -> nn.Module:
     """WRN-depth-widen_factor: three stages of n = (depth - 4) / 6 pre-activation `BasicBlock`s with 1, 2 and 4 x
     widen_factor x width channels behind a stem of width channels; dropout between the convolutions of a block
@@ -45,7 +46,7 @@ def wide_resnet(
         raise ValueError(f"depth must be 6 n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout}")
-    form = Form(width, 1, shortcut, stem, True)
+    form = Form(width, 1, shortcut, stem, True, init)
 
     def make() -> nn.Module:
         widths = [2**index * widen_factor * width for index in range(3)]
@@ -54,4 +55,4 @@ def wide_resnet(
         stages, channels = stacked_stages(make_block, 1, [(depth - 4) // 6] * 3, widths, width)
         return ResidualNet(first, stages, channels, output_size, final_norm=True)
 
-    return initialised(make, generator)
+    return initialised(make, generator, init)

@@ -254,3 +254,19 @@ def test_bad_values_are_named(keys, words):
         build(width=2.5)
     with pytest.raises(TypeError, match="depth_factor must be a number, got True"):
         build(depth_factor=True)
+
+
+def test_init_uniform_draws_as_torchs_own_layers_do():
+    """torch.nn.Conv2d and Linear: weights and biases U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))."""
+    torch.manual_seed(0)
+    reference = torch.nn.Conv2d(64, 64, 3, bias=False).weight.detach()
+    net = preact_resnet18((3, 8, 8), 10, torch.Generator().manual_seed(0), width=64, init="uniform")
+    weight = net.layer1[0].conv1.weight.detach()
+    bound = (64 * 9) ** -0.5
+    assert weight.shape == reference.shape
+    assert float(weight.abs().max()) <= bound
+    assert float(weight.std()) == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert float(reference.std()) == pytest.approx(float(weight.std()), rel=0.02)
+    assert float(net.fc.bias.detach().abs().max()) > 0
+    with pytest.raises(ValueError, match="init must be one of kaiming, uniform, got 'he'"):
+        preact_resnet18((3, 8, 8), 10, torch.Generator().manual_seed(0), width=4, init="he")
