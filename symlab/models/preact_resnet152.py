@@ -25,8 +25,7 @@ def preact_resnet152(
     (He et al., ECCV 2016). Images [C, H, W] of any size. `shortcut` where the stream changes its shape: conv, or
     avgpool_conv with the rescaled pooling of MacDonald et al. (NeurIPS 2023) added; `stem` cifar keeps the resolution,
     imagenet divides it by four; `final_norm` false leaves out the BN-ReLU before the mean over space. See
-    `preact_blocks.preact_resnet`
-    for the initial weights (`init`) and `Form` for what is raised.
+    `preact_blocks.preact_resnet` for the initial weights (`init`) and `Form` for what is raised.
     """
     form = Form(width, depth_factor, shortcut, stem, final_norm, init)
     return preact_resnet(Bottleneck, (3, 8, 36, 3), input_shape, output_size, generator, form)

@@ -23,8 +23,7 @@ def resnet34(
     """Four stages of 3, 4, 6 and 3 `PlainBlock`s with width, 2, 4 and 8 x width channels (He et al., CVPR 2016). Images
     [C, H, W] of any size. `shortcut` where the stream changes its shape: conv, or avgpool_conv with the rescaled
     pooling of MacDonald et al. (NeurIPS 2023) added; `stem` cifar keeps the resolution, imagenet divides it by four.
-    See `resnet_blocks.resnet`
-    for the initial weights (`init`) and `Form` for what is raised.
+    See `resnet_blocks.resnet` for the initial weights (`init`) and `Form` for what is raised.
     """
     form = Form(width, depth_factor, shortcut, stem, False, init)
     return resnet(PlainBlock, (3, 4, 6, 3), input_shape, output_size, generator, form)

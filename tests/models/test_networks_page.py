@@ -37,8 +37,3 @@ def test_the_mnist_nets_sizes():
     ]
     assert sizes == ["9,850", "9,970", "10,490"]
     assert all(re.search(rf"\b{size}\b", PAGE) for size in sizes)
-
-
-def test_all_models_are_named_on_the_page():
-    missing = [path.stem for path in (ROOT / "conf" / "model").glob("*.yaml") if f"`{path.stem}`" not in PAGE]
-    assert [name for name in missing if not name.startswith("normalised")] == []
