@@ -25,6 +25,10 @@ EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
     "train": ["epochs=2", "data.num_train=60", "data.num_test=20"],
     "benchmark": ["data.num_train=60", "data.num_test=20", "repeats=2", "threads=1"],
+    "benchmark_training": [
+        *("data.num_train=40", "data.num_test=10", "batch_size=8", "workers=0", "threads=1"),
+        *("steps=1", "untimed=0", "data_steps=1", "repeats=2"),
+    ],
     "symmetry": ["data.num_train=60", "data.num_test=20"],
     "factor_momentum": [
         *("data.num_train=60", "data.num_test=20", "threads=1", "models=3"),
@@ -60,6 +64,7 @@ SMALLER = {  # further keys of lines that name what is large
     "preact_resnet": ["model.width=4"],
     "experiment=resnet_": ["model.width=4", "batch_size=20"],
     "benchmark_preact": ["data.size=8"],
+    "benchmark_training_resnet18": ["data.rows=60", "model.width=4"],
     "benchmark_all_mlp": ["model.hidden=[8,8]", "data.input_size=20"],
     "benchmark_all_resnet18": ["data.size=8", "model.width=4"],
     "benchmark_curvature_resnet18": ["data.size=8", "model.width=4"],
@@ -68,10 +73,18 @@ SMALLER = {  # further keys of lines that name what is large
     "compare resume": ["workers=0"],
     "experiment=beyond": ["batch_size=20", "optimizers=[adam,symo]"],
     "experiment=beyond_resnet": ["model.width=4", "optimizers=[adam,symo]"],
+    "experiment=fashion_resnet": ["model.width=4", "batch_size=20"],
     "neurips2023_cifar10 ": ["data=cifar10_synthetic", "model.width=4", "batch_size=20"],
     "neurips2023_cifar100 ": ["data=cifar100_synthetic", "model.width=4", "batch_size=20"],
     "neurips2023_imagenet ": [
-        *("data=imagenet_synthetic", "data.size=32", "data.resize=36", "data.workers=0", "model.width=4", "batch_size=20"),
+        *(
+            "data=imagenet_synthetic",
+            "data.size=32",
+            "data.resize=36",
+            "data.workers=0",
+            "model.width=4",
+            "batch_size=20",
+        ),
     ],
 }
 OWN_JOBS = ("count-weights",)  # an example of what a reader may write
@@ -112,12 +125,14 @@ COMMANDS = [
     (page, line) for page in PAGES if (ROOT / page).exists() for line in typed((ROOT / page).read_text("utf-8"))
 ]
 COMMANDS += [(path.name, path.read_text("utf-8").splitlines()[2].removeprefix("# ")) for path in EXPERIMENTS]
+COMMANDS = list({line: (page, line) for page, line in COMMANDS}.values())  # what stands twice is run once
 
 
 def words_of(line, runs):
     """The line's words with few seeds, small batches, and a directory that is there for the one that stands for any."""
     words = shlex.split(line)[1:]
-    words = [re.sub(r"^(seed=0,1),.*", r"\1", word) for word in words]
+    seeds = "seed=0" if any(re.match(r"model.shortcut=.*,", word) for word in words) else "seed=0,1"
+    words = [re.sub(r"^seed=0,1\b.*", seeds, word) for word in words]
     words = [re.sub(r"^(optimizer.lr=[\d.]+),.*", r"\1", word) for word in words]
     if words[:1] == ["variants"]:
         words = [re.sub(r"^runs=.*", f"runs={runs['variants']}", word) for word in words]
