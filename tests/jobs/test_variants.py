@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from symlab.jobs.variants import variants
 from symlab.plots.variant_accuracy import variant_accuracy
-from symlab.plots.variant_loss import variant_loss
+from symlab.plots.variant_training_loss import variant_training_loss
 from symlab.rundir import BadInput, RunDir
 from tests.jobs.variant_runs import write_sweep, write_trial
 
@@ -207,11 +207,11 @@ def test_works_where_torch_cannot_be_imported(tmp_path):
         "from pathlib import Path\n"
         "sys.modules['torch'] = None  # any import of torch now raises ModuleNotFoundError\n"
         "from symlab.jobs.variants import variants\n"
-        "from symlab.plots.variant_loss import variant_loss\n"
+        "from symlab.plots.variant_training_loss import variant_training_loss\n"
         "from symlab.plots.variant_accuracy import variant_accuracy\n"
         "from symlab.rundir import RunDir\n"
         "root = Path(sys.argv[1])\n"
-        "plots = {'training_loss': variant_loss, 'accuracy': variant_accuracy}\n"
+        "plots = {'training_loss': variant_training_loss, 'accuracy': variant_accuracy}\n"
         "print(*variants(RunDir.create(root / 'out'), runs=root / 'runs', plots=plots).summary['figures'], sep='\\n')\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
@@ -238,7 +238,7 @@ def drawn(axes) -> dict[str, list[np.ndarray]]:
 
 
 def test_figures_show_means_bands_and_the_diverged(table):
-    figure = variant_loss(table, {}, title="a $title")
+    figure = variant_training_loss(table, {}, title="a $title")
     assert [axes.get_title() for axes in figure.axes] == [
         "lr=0.1: conv n=8, avgpool_conv n=8",
         "lr=0.2: conv n=2 + 6 diverged, avgpool_conv n=8",
@@ -263,11 +263,11 @@ def test_a_trial_that_diverged_before_its_first_value_is_counted(table):
     table = table.copy()
     gone = table["run"].str.endswith("lr-0.2-conv-0")
     table.loc[gone, "batch_loss"] = np.nan
-    assert "conv n=2 + 6 diverged" in variant_loss(table, {}, title="t").axes[1].get_title()
+    assert "conv n=2 + 6 diverged" in variant_training_loss(table, {}, title="t").axes[1].get_title()
 
 
 def test_figures_refuse_other_tables(table):
-    for figure in (variant_loss, variant_accuracy):
+    for figure in (variant_training_loss, variant_accuracy):
         with pytest.raises(ValueError, match="no rows"):
             figure(table[:0], {}, title="t")
     with pytest.raises(ValueError, match="no column test_accuracy: this figure is for runs of variants"):

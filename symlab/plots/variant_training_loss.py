@@ -11,7 +11,7 @@ from symlab.plots.style import COLUMN_WIDTH_IN
 from symlab.plots.variant_panels import HEADROOM, completed_range, variant_panels
 
 
-def variant_loss(
+def variant_training_loss(
     table: pd.DataFrame,
     references: Mapping[str, float],
     *,
