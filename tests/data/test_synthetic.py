@@ -15,7 +15,7 @@ from symlab.data.cifar10_synthetic import cifar10_synthetic
 from symlab.data.cifar100_synthetic import cifar100_synthetic
 from symlab.data.imagenet import imagenet
 from symlab.data.imagenet_synthetic import imagenet_synthetic
-from symlab.data.synthetic_images import striped_images
+from symlab.data.synthetic_images import complete_folder, striped_images
 
 SMALL = {"rows": 60, "test_rows": 20}
 TREE = {"rows": 24, "test_rows": 8, "classes": 4, "pixels": 16, "size": 12, "resize": 14, "workers": 0}
@@ -132,6 +132,15 @@ def test_processes_that_start_together_all_find_complete_files(tmp_path):
         assert process.exitcode == 0
     assert all(labels == found[0] for labels in found)
     assert len(list(tmp_path.iterdir())) == 1  # no drafts
+
+
+def test_who_moves_the_files_first_wins(tmp_path):
+    def write(folder: Path) -> None:
+        (folder / "file").write_text("second")
+        complete_folder(tmp_path, "set", {}, lambda other: (other / "file").write_text("first") and None)
+
+    assert (complete_folder(tmp_path, "set", {}, write) / "file").read_text() == "first"
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_run_that_ended_while_writing_leaves_nothing_that_counts(tmp_path, monkeypatch):

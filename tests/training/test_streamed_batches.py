@@ -17,7 +17,7 @@ from symlab.data.streamed import BadImageError, StreamedDataset
 from symlab.rundir import BadInput
 from symlab.training.evaluate import totals
 from symlab.training.losses import cross_entropy
-from symlab.training.order import Share
+from symlab.training.order import Share, mix
 from symlab.training.signals import stop_on_signals
 from symlab.training.sources import dataset_batches, training_batches
 from symlab.training.streamed_batches import StreamedBatches
@@ -58,6 +58,9 @@ def test_a_batch_holds_the_rows_of_the_order_changed_by_their_own_draws(tree):
         rows = source.order.rows_at(step)
         assert source.rows_in(step) == len(rows) == len(inputs)
         assert targets.tolist() == source.dataset.train.labels[rows].tolist()
+        seeds = [mix(source.order.augmentation_seed(step), row) for row in rows.tolist()]
+        own = [source.dataset.train.load(row, seed) for row, seed in zip(rows.tolist(), seeds, strict=True)]
+        assert torch.equal(inputs, source.dataset.finish(torch.stack(own), torch.float32))
         seen.append(inputs)
     plain = torch.stack([source.dataset.train.load(int(row), None) for row in source.order.rows_at(0)])
     assert not torch.equal(source.dataset.finish(plain, torch.float32), seen[0])
@@ -187,6 +190,8 @@ def run_until_stopped(root: str, method: str, say: Connection) -> None:
             if step == 5:
                 say.send([child.pid for child in multiprocessing.active_children()])
             time.sleep(0.005)
+        for later in range(step, step + 20):  # more than what is loaded ahead: the workers go on after the signal
+            source.at(later)
     say.send([child.pid for child in multiprocessing.active_children()])
 
 
