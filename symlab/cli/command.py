@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import symlab
 from symlab.cli import completion, listing
@@ -14,6 +15,7 @@ from symlab.cli.arguments import Arguments, parse
 from symlab.cli.signals import Stopped, received, stop_on_signal
 from symlab.rundir import BadInput
 from symlab.rundir.outcome import BAD_INPUT, COMPLETED, FAILED
+from symlab.rundir.processes import find_place
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 
@@ -24,10 +26,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 completed, 1 failed while running, 2 bad input, 3 diverged, 128 + signal when interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        place = find_place()
+    except BadInput as error:
+        return complain(str(error), BAD_INPUT)
+    if place.world == 1:
+        return _code(partial(_dispatch, words))
+    from symlab.cli import several
+
+    if not place.is_first:
+        return _code(partial(several.follow, place))
+    code = _code(partial(_dispatch, words))
+    several.announce_end(code)
+    return code
+
+
+def _code(command: Callable[[bool], int]) -> int:
+    """What the command returns, told whether to show tracebacks; its exceptions become one message and an exit code."""
     wanted = os.environ.get(FULL_ERROR) == "1"
     try:
         with stop_on_signal():
-            code = _dispatch(words, show_tracebacks=wanted)
+            code = command(wanted)
             sys.stdout.flush()
             return code
     except KeyboardInterrupt as stop:

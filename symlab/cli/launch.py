@@ -16,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
-from symlab.cli import families, resume, sweep, validation
+from symlab.cli import families, resume, several, sweep, validation
 from symlab.cli.arguments import Arguments, override_text, pasteable
 from symlab.cli.completion import without_spaces
 from symlab.cli.compose import compose, config_sources, expand, is_group, parse, resolved, translated
@@ -40,6 +40,7 @@ def launch(job: str, arguments: Arguments, words: Sequence[str], show_tracebacks
         own = [override for override in overrides if override.is_hydra_override()]
         composed_from = overrides if directory is None or arguments.multirun else own
         config = check_all(job, arguments.config_name, composed_from)
+        several.check(job, arguments)
         if arguments.help:
             print(job_help(job, arguments, config))
             return COMPLETED

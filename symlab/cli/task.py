@@ -15,7 +15,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from symlab.cli import resolvers, resume, validation
+from symlab.cli import resolvers, resume, several, validation
 from symlab.cli.arguments import pasteable
 from symlab.cli.compose import resolved
 from symlab.cli.families import Orders, in_order
@@ -84,6 +84,7 @@ class Task:
             job = validation.job_function(self.job)
             if (stopped := received()) is not None:
                 raise stopped  # it was swallowed on the way, as in a callback that cannot raise
+            several.announce_start(self.job, config)
             outcome = job(run, **arguments)
         except KeyboardInterrupt as interruption:
             number = interruption.number if isinstance(interruption, Stopped) else int(signal.SIGINT)

@@ -128,6 +128,14 @@ class Meeting:
             ) from error
         base.set_timeout(WAIT)
         self.store: Store = PrefixStore(f"symlab/{place.attempt}", base)
+        self._groups = 0
+
+    def group_store(self) -> Store:
+        """A store of its own for the next group of connections, which every process asks for in the same order."""
+        from torch.distributed import PrefixStore
+
+        self._groups += 1
+        return PrefixStore(f"group/{self._groups}", self.store)
 
     def announce(self, message: Mapping[str, Any]) -> None:
         """Rank 0's word to the others; the first one counts."""

@@ -134,7 +134,9 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     if own.type == "cuda":
         torch.cuda.set_device(own)
     backend = "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"
-    dist.init_process_group(backend, store=meeting().store, rank=place.rank, world_size=place.world, timeout=WAIT)
+    dist.init_process_group(
+        backend, store=meeting().group_store(), rank=place.rank, world_size=place.world, timeout=WAIT
+    )
     processes = Processes(place)
     try:
         yield processes, own
