@@ -151,7 +151,7 @@ def train(
             dataset = data().to(place, kind)
         net = build_model(model, dataset, seed, place, kind)
         net = synchronised(net, sync_batch_norm, processes, place)
-        references = _references(dataset, is_natural_loss(reported(loss), net, dataset))
+        references = _references(dataset, is_natural_loss(loss, net, dataset))
         how = _execution(find_precision(amp, place, kind), channels_last, compile, accumulate, clip_norm, processes)
         training = _training(net, optimizer, dataset, how, ema)
         title = f"{name_of(model)} with {name_of(optimizer)} on {dataset.name}, {_batch(batch_size)}, seed {seed}"

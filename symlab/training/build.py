@@ -52,7 +52,8 @@ def check_model(model: nn.Module, dataset: AnyDataset) -> None:
 
 @torch.no_grad()
 def is_natural_loss(loss: Loss, model: nn.Module, dataset: AnyDataset) -> bool:
-    """Whether `loss` is the data's natural one (`losses.auto`) on the first rows, so that the references compare.
+    """Whether `loss`, as a run reports it, is the data's natural one (`losses.auto`) on the first rows, so that the
+    references compare.
 
     Raises BadInput when the loss is no single number for the model's outputs.
     """
@@ -62,6 +63,8 @@ def is_natural_loss(loss: Loss, model: nn.Module, dataset: AnyDataset) -> bool:
     value = loss(outputs, targets)
     if value.ndim != 0:
         raise BadInput(f"the loss must be a mean over the batch (a 0-d tensor), got shape {list(value.shape)}")
+    plain = losses.reported(loss)
+    value = value if plain is loss else plain(outputs, targets)
     return torch.allclose(value, losses.auto(outputs, targets), equal_nan=True)
 
 
