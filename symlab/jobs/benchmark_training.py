@@ -31,6 +31,7 @@ from symlab.training.sources import in_memory, training_batches
 from symlab.training.state import Training
 from symlab.training.step_times import ratio
 
+RESUMABLE_CHANGES = ("plot", "progress", "repeats", "targets")
 KEY_FIGURES = ()  # the ratios are in a table of their own, which each run prints
 PLAIN, PLAIN_DATA = "plain_script", "plain_data"
 SYMLAB_DATA = "symlab_data"
@@ -109,10 +110,10 @@ def benchmark_training(
         _try_figure(plot, ways, targets or {})
         threads_used = torch.get_num_threads()
         run.write_environment({"device": str(place), "dtype": "float32", "threads": threads_used, "seed": seed})
-        with progress_bar(repeats * len(ways), 0, progress) as bar:
-            for row in _turns(ways, repeats, batch_size, place):
-                run.append_rows([row])
-                bar.update()
+        done = len({row["repeat"] for row in run.read_rows()})  # of a run that is resumed
+        with progress_bar(repeats * len(ways), done * len(ways), progress) as bar:
+            for rows in _turns(ways, range(done, repeats), batch_size, place, bar.update):
+                run.append_rows(rows)
         parameters = number_of_parameters(build_model(model, dataset, seed, place, torch.float32))
     setting = {
         "model": name_of(model),
@@ -216,14 +217,16 @@ class _Setting:
         return lambda: batches.at(next(numbers))
 
 
-def _turns(ways: Sequence[Way], repeats: int, batch_size: int, place: torch.device) -> Iterator[dict[str, Any]]:
-    """Rows {repeat, part, way, seconds, images_per_s}; another order at every repeat, the same in every call. A turn
-    before the first is not counted: memory is allocated, worker processes start and nets are compiled in it."""
-    order = random.Random(0)
+def _turns(
+    ways: Sequence[Way], repeats: range, batch_size: int, place: torch.device, tick: Callable[[], object]
+) -> Iterator[list[dict[str, Any]]]:
+    """Of each repeat rows {repeat, part, way, seconds, images_per_s}; the order of ways depends on its number alone.
+    One update or batch of each before all is not counted: memory is allocated and worker processes start in it."""
     for way in ways:
         way.take()
-    for repeat in range(repeats):
-        for way in order.sample(ways, len(ways)):
+    for repeat in repeats:
+        rows = []
+        for way in random.Random(repeat).sample(ways, len(ways)):
             for _ in range(way.untimed):
                 way.take()
             _wait(place)
@@ -233,7 +236,9 @@ def _turns(ways: Sequence[Way], repeats: int, batch_size: int, place: torch.devi
             _wait(place)
             seconds = time.perf_counter() - began
             rate = way.steps * batch_size / seconds
-            yield {"repeat": repeat, "part": way.part, "way": way.name, "seconds": seconds, "images_per_s": rate}
+            rows.append({"repeat": repeat, "part": way.part, "way": way.name, "seconds": seconds, "images_per_s": rate})
+            tick()
+        yield rows
 
 
 def _wait(place: torch.device) -> None:

@@ -106,6 +106,18 @@ def test_worker_processes_and_precisions_of_ones_choice(tmp_path):
     assert {(dtype, last) for _, dtype, last in SEEN} == {(torch.float32, False), (torch.bfloat16, False)}
 
 
+def test_an_interrupted_run_takes_the_repeats_that_it_lacks(tmp_path, done):
+    run = RunDir.create(tmp_path)
+    first, _, _ = done
+    run.append_rows([row for row in first.read_rows() if row["repeat"] < 2])
+    before = run.read_rows()
+    table = run_job(run).summary["table"]
+    rows = run.read_rows()
+    assert rows[:10] == before
+    assert sorted(row["way"] for row in rows[10:]) == sorted(row["way"] for row in table)
+    assert {row["repeat"] for row in rows[10:]} == {2}
+
+
 @pytest.mark.slow
 def test_compiled(tmp_path):
     from symlab.models.preact_resnet18 import preact_resnet18
