@@ -230,7 +230,7 @@ def test_a_signal_to_the_whole_group_leaves_no_worker_behind(number, method, tre
     process = context.Process(target=run_until_stopped, args=(str(tree), method, say))
     process.start()
     try:
-        assert hear.poll(60)
+        assert hear.poll(300)
         workers = hear.recv()
         assert len(workers) == 2
         if number == signal.SIGKILL:
