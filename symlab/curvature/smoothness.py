@@ -54,9 +54,7 @@ class Landscape:
 
     def hessian_product(self) -> Callable[[Tensor], Tensor]:
         """v [P] -> H v [P], at the weights of now: one graph of the gradient, a backward pass through it a product."""
-        weights = self._weights(True)
-        parameters = list(weights.values())
-        slope = flat(torch.autograd.grad(self._loss(weights), parameters, create_graph=True, materialize_grads=True))
+        slope, parameters = self._tracked_gradient()
 
         def product(vector: Tensor) -> Tensor:
             if not slope.requires_grad:  # the loss is linear in the weights
@@ -66,12 +64,21 @@ class Landscape:
         return product
 
     def hessian(self) -> Tensor:
-        """H [P, P], a row per product."""
-        product = self.hessian_product()
-        like = flat(self._weights(False).values())
-        rows = [product(row) for row in torch.eye(len(like), dtype=like.dtype, device=like.device)]
-        matrix = torch.stack(rows)
+        """H [P, P], all products at once."""
+        slope, parameters = self._tracked_gradient()
+        unit = torch.eye(len(slope), dtype=slope.dtype, device=slope.device)
+        if not slope.requires_grad:
+            return torch.zeros_like(unit)
+        parts = torch.autograd.grad(slope, parameters, unit, is_grads_batched=True, materialize_grads=True)
+        matrix = torch.cat([part.flatten(1) for part in parts], 1)
         return (matrix + matrix.mT) / 2
+
+    def _tracked_gradient(self) -> tuple[Tensor, list[Tensor]]:
+        """dL/dtheta [P] with its graph, and the weights at its leaves."""
+        weights = self._weights(True)
+        parameters = list(weights.values())
+        parts = torch.autograd.grad(self._loss(weights), parameters, create_graph=True, materialize_grads=True)
+        return flat(parts), parameters
 
     def extremes(self, *, generator: torch.Generator, steps: int = 100, tolerance: float = 1e-3) -> Extremes:
         """Smallest and largest eigenvalue of H: exact up to `DENSE_BELOW` weights, else by Lanczos.

@@ -82,13 +82,13 @@ def positivity(data: Measured) -> Finding:
 
 def smoothness(data: Measured) -> Finding:
     """Theorem 4.5: the gradient is Lipschitz with one constant for all weights. Measured: the exponent with which the
-    largest |curvature| (of the Hessian, or of the gradient's change along a step) grows with the scale of the weights,
-    from scale 10 on, where the normalised weights are near their bounds: at most 0 where it is bounded; low and high
-    are the least and the greatest of these largest curvatures.
+    largest |Hessian eigenvalue| of random nets grows with the scale of their weights, from 10 on, where normalised
+    weights are near their bounds: at most 0 where it is bounded; low and high are the least and the greatest of these
+    largest eigenvalues. Nets on their way are left out: one that blows up would rule its scale.
     """
     worst: dict[float, float] = {}
     for row in (*data.path, *data.draws):
-        if row["scale"] >= SATURATED and _as_given(row):
+        if row["scale"] >= SATURATED and _as_given(row) and row.get("step", 0) == 0:
             worst[row["scale"]] = max(worst.get(row["scale"], 0.0), curvature(row))
     pairs = [(math.log(scale), math.log(value)) for scale, value in sorted(worst.items()) if value > 0]
     if len(pairs) < 2:
@@ -184,8 +184,8 @@ def theorem_rows(measured: Mapping[str, Measured], promises: Mapping[str, Sequen
 
 
 def curvature(row: Row) -> float:
-    """The largest |second derivative| that the row knows of: 0 without any."""
-    known = [row.get(key) for key in ("hessian_largest", "hessian_smallest", "lipschitz")]
+    """The largest |Hessian eigenvalue| that the row knows of: 0 without any."""
+    known = [row.get(key) for key in ("hessian_largest", "hessian_smallest")]
     return max((abs(value) for value in known if value is not None), default=0.0)
 
 

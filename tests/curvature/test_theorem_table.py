@@ -68,8 +68,12 @@ def test_smoothness():
     assert (found.measured, found.of, found.verdict) == (pytest.approx(0.0), 3, "holds")
     grows = smoothness(measured([row(scale=s, hessian_smallest=-(s**2)) for s in (1.0, 10.0, 100.0)]))
     assert (grows.measured, grows.verdict) == (pytest.approx(2.0, rel=1e-2), "fails")
-    hidden = smoothness(measured(flat, [row(scale=1000.0, lipschitz=1e6) | {"rows": "given"}]))
-    assert hidden.verdict == "fails"
+    drawn = smoothness(measured(flat, [row(scale=1000.0, hessian_largest=1e6) | {"rows": "given"}]))
+    assert drawn.verdict == "fails"
+    later = smoothness(measured([*flat, row(1, scale=1000.0, hessian_largest=1e6)]))
+    assert later.verdict == "holds"
+    control = smoothness(measured(flat, [row(scale=1000.0, hessian_largest=1e6) | {"rows": "beyond"}]))
+    assert control.verdict == "holds"
     assert smoothness(measured([row()])).verdict == "unknown"
 
 
