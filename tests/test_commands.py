@@ -19,7 +19,10 @@ PAGES = [
     "docs/curvature_dynamics.md",
     "docs/networks.md",
     "docs/comparison.md",
+    "docs/convergence.md",
     "docs/skip_training.md",
+    "docs/skip_connections.md",
+    "docs/training.md",
 ]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
@@ -30,6 +33,15 @@ SMALL = {
         *("steps=1", "untimed=0", "data_steps=1", "repeats=2"),
     ],
     "symmetry": ["data.num_train=60", "data.num_test=20"],
+    "convergence": [
+        *("data.num_train=4", "data.num_test=10", "steps=3", "measures=2", "scales=[1.0]", "seeds=[0]", "draws=1"),
+        *("draw_scales=[1.0]", "controls=false", "products=4", "threads=1", "expected=null"),
+        *(f"~plots.{name}" for name in ("regularity", "terms", "sharpness", "scales", "growth")),  # drawn in tests/plots
+    ],
+    "sharpness": [
+        *("data.num_train=20", "data.num_test=10", "steps=2", "every=1", "products=3", "tolerance=0.5", "seeds=[0]"),
+        *("threads=1", "expected=null"),
+    ],
     "factor_momentum": [
         *("data.num_train=60", "data.num_test=20", "threads=1", "models=3"),
         *("steps=4", "every=2", "report=[2,4]", "expected=null"),
@@ -59,8 +71,17 @@ SMALL = {
     ],
     "profile": [],
     "variants": [],
+    "singular_values": [
+        *("fast=singular_values", "data.num_train=60", "data.num_test=20", "threads=1"),
+        *("~plots.evolution", "~plots.loss"),  # drawn in tests/jobs
+    ],
 }
 SMALLER = {  # further keys of lines that name what is large
+    "neurips2023_fig1": ["data.input_size=20", "data.output_size=20"],
+    "neurips2023_fig2_mnist": ["data=digits", "data.size=28"],
+    "singular_values_resnet18": [
+        *("data.size=8", "models.conv.width=2", "models.avgpool_conv.width=2", "trials=1", "~plots.histogram"),
+    ],
     "preact_resnet": ["model.width=4"],
     "experiment=resnet_": ["model.width=4", "batch_size=20"],
     "benchmark_preact": ["data.size=8"],
@@ -101,6 +122,7 @@ FORMS = (
 EXTRAS = {"data=digits": "sklearn", "shampoo": "pytorch_optimizer", "benchmark": "pytorch_optimizer"}
 EXTRAS |= dict.fromkeys(
     (
+        "neurips2023_fig2_mnist",
         "resnet_digits",
         "benchmark_preact",
         "benchmark_all_resnet18",

@@ -118,13 +118,14 @@ def singular_values(
 def _dense(stretch: Stretch, plan: DensePlan, *, svd: bool) -> SingularValues:
     J = jacobians(stretch, plan)  # [M, k, l]
     if not bool(J.isfinite().all()):
-        raise ValueError("the Jacobian is not finite")
+        raise FloatingPointError("the Jacobian is not finite")
     eps, eps64 = torch.finfo(J.dtype).eps, torch.finfo(torch.float64).eps
     if svd:
         values, relative = torch.linalg.svdvals(J.double()), eps
     else:
-        squares = torch.linalg.eigvalsh(gram_matrices(J))  # [M, k]
-        values, relative = squares.clamp(min=0).sqrt(), max(math.sqrt(plan.smaller * eps64), eps)
+        unit = float(J.abs().max()) or 1.0  # squares of 1e200 overflow
+        squares = torch.linalg.eigvalsh(gram_matrices(J / unit))  # [M, k]
+        values, relative = unit * squares.clamp(min=0).sqrt(), max(math.sqrt(plan.smaller * eps64), eps)
     values = values.flatten().sort().values.cpu()
     shares = torch.full_like(values, 1 / len(values))
     method = "svd" if svd else "gram"
@@ -183,8 +184,21 @@ def gram_operator(stretch: Stretch, *, by_rows: bool) -> Matvec:
         return jvp(stretch, (x,), (tangent,))[1]
 
     if by_rows:
-        return lambda u: push(pull(u.reshape(y.shape))[0]).flatten()
-    return lambda v: pull(push(v.reshape(x.shape)))[0].flatten()
+        return lambda u: _finite(push(pull(u.reshape(y.shape))[0]).flatten())
+    return lambda v: _finite(pull(push(v.reshape(x.shape)))[0].flatten())
+
+
+def _finite(product: Tensor) -> Tensor:
+    if not bool(product.isfinite().all()):
+        raise FloatingPointError("a product with the Jacobian is not finite")
+    return product
+
+
+ISOMETRY = (
+    *("min", "q1", "median", "q3", "max", "mean", "std", "condition", "mean_square", "square_variation", "mean_log"),
+    *("unresolved", "min_error", "max_error", "mean_error"),
+)
+"""Keys of `isometry`, before the shares below levels."""
 
 
 def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float | None]:
@@ -198,8 +212,9 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
     """
     s, w = found.values, found.shares
     mean, mean_error = found.mean()
-    squares = float(s.square() @ w)
-    fourth = float(s.pow(4) @ w)
+    unit = float(s[-1]) or 1.0  # fourth powers of 1e100 overflow
+    t = s / unit
+    second, fourth = float(t.square() @ w), float(t.pow(4) @ w)
     kept = (s > found.resolution) & (s > 0)
     resolved = float(w[kept].sum())
     numbers: dict[str, float | None] = {
@@ -209,20 +224,26 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
         "q3": found.quantile(0.75),
         "max": float(s[-1]),
         "mean": mean,
-        "std": math.sqrt(max(squares - float(s @ w) ** 2, 0.0)),
+        "std": unit * math.sqrt(max(second - float(t @ w) ** 2, 0.0)),
         "condition": float(s[-1] / s[0]) if s[0] > found.resolution else None,
-        "mean_square": squares,
-        "square_variation": fourth / squares**2 - 1 if squares > 0 else None,
+        "mean_square": unit * unit * second,
+        "square_variation": fourth / second**2 - 1 if second > 0 else None,
         "mean_log": float(s[kept].log() @ w[kept]) / resolved if resolved > 0 else None,
         "unresolved": 1 - resolved if resolved < 1 - 1e-12 else 0.0,
         "min_error": found.smallest_error,
         "max_error": found.largest_error,
         "mean_error": mean_error,
     }
+    assert tuple(numbers) == ISOMETRY
     for level in levels:
         share, error = found.share_below(level)
         numbers |= {below(level): share, f"{below(level)}_error": error}
     return numbers
+
+
+def isometry_names(levels: Sequence[float]) -> list[str]:
+    """Keys of `isometry`."""
+    return [*ISOMETRY, *(name for level in levels for name in (below(level), f"{below(level)}_error"))]
 
 
 def below(level: float) -> str:

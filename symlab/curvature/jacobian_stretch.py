@@ -54,8 +54,9 @@ class Stretch:
 
         Raises:
             ValueError: a name that there is not; a module that is not called, or called twice; y does not depend on x,
-                or also on the model's inputs around `start` (the derivative would be partial); y is not a tensor of
-                finite numbers; the model draws random numbers.
+                or also on the model's inputs around `start` (the derivative would be partial); x or y is no floating
+                tensor; the model draws random numbers.
+            FloatingPointError: a number of x or y is not finite.
         """
         first, last = _path(model, start, INPUTS), _path(model, end, LOGITS)
         names = (start, end)
@@ -178,8 +179,10 @@ def _plain_pass(model: nn.Module, inputs: Tensor, start: str, end: str, names: t
     if not found.started_before_end:
         raise ValueError(f"end={names[1]} is computed before start={names[0]}: exchange them")
     for role, name, tensor in (("start", names[0], found.point), ("end", names[1], found.output)):
-        if not tensor.is_floating_point() or not bool(tensor.isfinite().all()):
-            raise ValueError(f"{role}={name}: {tensor.dtype} activations that are not all finite numbers")
+        if not tensor.is_floating_point():
+            raise ValueError(f"{role}={name}: {tensor.dtype} activations have no derivative")
+        if not bool(tensor.isfinite().all()):
+            raise FloatingPointError(f"{role}={name}: an activation is not finite")
     return found
 
 
