@@ -87,12 +87,17 @@ class Processes:
                 dist.broadcast(buffer, src=0)
 
     def stopped(self, stop: StopRequest) -> bool:
-        """Whether a signal asked any of the processes to stop; `stop` then knows its number in all of them."""
-        if self.several:
-            number = torch.tensor(stop.signal_number or 0)
-            dist.all_reduce(number, op=dist.ReduceOp.MAX)
-            stop.signal_number = int(number) or None
-        return stop()
+        """Whether a signal asked any of the processes to stop; `stop` then knows its number in all of them.
+
+        One that arrives during the exchange is for the next call: the answer is the same in all.
+        """
+        if not self.several:
+            return stop()
+        number = torch.tensor(stop.signal_number or 0)
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        if number > 0:
+            stop.signal_number = int(number)
+        return bool(number > 0)
 
     def reseed(self, seed: int, step: int) -> None:
         """Of several processes each draws dropout masks of its own: a function of (seed, rank, step), so that a
