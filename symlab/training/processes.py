@@ -77,7 +77,7 @@ class Processes:
         """Rank 0's value, of plain types and tensors on the CPU."""
         held = [value]
         if self.several:
-            dist.broadcast_object_list(held, src=0)
+            dist.broadcast_object_list(held, src=0, device=torch.device("cpu"))
         return held[0]
 
     def align(self, buffers: Iterable[Tensor]) -> None:
@@ -108,11 +108,15 @@ class Processes:
     @contextmanager
     def first_goes_first(self) -> Iterator[None]:
         """Rank 0 runs the block, then the others do: what it downloads or makes, they find."""
-        if self.several and not self.writes:
-            dist.barrier()
+        if not self.writes:
+            self.wait_for_all()
         yield
-        if self.several and self.writes:
-            dist.barrier()
+        if self.writes:
+            self.wait_for_all()
+
+    def wait_for_all(self) -> None:
+        """Return when every process has come here."""
+        self.sum([0.0])
 
     def leave(self) -> None:
         """Let go of the network before the connections close; the other way round torch may abort the process."""
@@ -145,6 +149,7 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     processes = Processes(place)
     try:
         yield processes, own
+        processes.wait_for_all()  # what starts the processes may end all of them once one has ended, so rank 0 first
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the network
         raise
