@@ -22,7 +22,9 @@ pytestmark = [
     pytest.mark.skipif(missing() is not None, reason=f"needs SLURM: {missing()}"),
 ]
 
-TRAIN, SEEDS, GRID = (str(SCRIPTS / f"{name}.sbatch") for name in ("train", "seeds", "grid"))
+TRAIN, SEEDS, GRID, DISTRIBUTED = (
+    str(SCRIPTS / f"{name}.sbatch") for name in ("train", "seeds", "grid", "distributed")
+)
 RUN = (
     "epochs=300",
     "batch_size=1250",
@@ -122,6 +124,21 @@ def test_an_array_over_seeds_of_which_one_task_is_preempted(slurm, folder, strai
     first, last = (RunDir.open(run_path(folder, job)).read_rows()[-1] for job in jobs)
     assert first["step"] == last["step"]
     assert first["test_loss"] != last["test_loss"]
+
+
+def test_a_preempted_run_in_two_processes_ends_as_if_nothing_had_happened(slurm, folder):
+    """Both get the signal, stop after the same update, and rank 0 saves; each has its share of every batch."""
+    options = ("--ntasks-per-node=2", "--gpus-per-node=2", "--cpus-per-task=1")
+    undisturbed = slurm.submit(folder, *options, DISTRIBUTED, *RUN)
+    assert slurm.wait_for_state(undisturbed, "COMPLETED", "FAILED")["JobState"] == "COMPLETED", log(
+        folder, f"distributed_{undisturbed}"
+    )
+    assert "2 processes" in log(folder, f"distributed_{undisturbed}")
+    job = slurm.submit(folder, *options, DISTRIBUTED, *RUN)
+    wait_for_rows(run_path(folder, job))
+    slurm.command("scancel", "--signal=USR1", job)
+    slurm.wait_for_state(job, "COMPLETED", "FAILED")
+    assert_came_back(slurm, folder, job, log(folder, f"distributed_{job}"), run_path(folder, undisturbed))
 
 
 def test_an_array_over_a_grid_becomes_tables_of_variants(slurm, folder, monkeypatch, capsys):
