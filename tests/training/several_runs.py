@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, RunDir
 from symlab.training.losses import auto
 from tests.training.problems import OPTIMIZERS, classification, regression, run_job, small_net
@@ -44,6 +46,21 @@ class At:
         return value
 
 
+def images() -> Dataset:
+    """10 and 5 rows of 3 x 6 x 6 pixels in three classes."""
+    inputs = torch.randn(15, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(15) % 3
+    return Dataset("pixels", inputs[:10], labels[:10], inputs[10:], labels[10:], num_classes=3, references={})
+
+
+def convolutions(input_shape: tuple[int, ...], output_size: int, generator: torch.Generator) -> nn.Module:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, output_size))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
 BATCHES = {"batch_size": 4, "epochs": 3, "eval_batch_size": 3, "eval_every": 2}
 """10 rows: batches of 4, 4 and 2; 7 test rows, of which one process has four and the other three."""
 
@@ -54,6 +71,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "pieces": BATCHES | {"accumulate": 2, "data": partial(regression, rows=13), "batch_size": 8, "drop_last": True},
     "clipped": BATCHES | {"clip_norm": 0.1, "ema": 0.5},
     "classes": BATCHES | {"data": classification, "optimizer": OPTIMIZERS["sgd"]},
+    "images": BATCHES
+    | {"data": images, "model": convolutions, "channels_last": True, "amp": "bf16", "dtype": "float32"},
     "batch_norm": BATCHES | {"model": partial(small_net, batch_norm=True), "drop_last": True},
     "dropout": BATCHES | {"model": partial(small_net, dropout=0.4, batch_norm=True), "drop_last": True},
     "nan": BATCHES | {"loss": At(3, 1, "nan")},

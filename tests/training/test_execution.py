@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from symlab.jobs.train import Repeats
 from symlab.rundir import BadInput, RunDir
 from symlab.training.best import Best
 from symlab.training.checkpoint import capture, restore
@@ -182,6 +183,20 @@ def test_the_scale_travels_in_checkpoints():
     assert how.scale == LossScale(2.0**9, 17, 7)
     with pytest.raises(BadInput, match="checkpoint has a loss_scale, this run the contrary"):
         restore(saved, *training(PLAIN), seed=0, steps_per_epoch=2)
+
+
+def test_repeats_are_said_once_with_the_new_scale(caplog):
+    scale = LossScale()
+    said = Repeats(scale)
+    with caplog.at_level("INFO", logger="symlab"):
+        said.look(1)
+        scale.lower()
+        scale.lower()
+        said.look(2)
+        said.look(3)
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 2: fp16 gradients overflowed, the batch was repeated with loss scale 16384 (2 repeats in all)"
+    ]
 
 
 # ---- the job

@@ -156,6 +156,16 @@ def test_three_processes_of_which_one_may_have_no_row_to_evaluate(tmp_path):
 
 
 @pytest.mark.slow
+def test_images_in_bfloat16_and_channels_last(tmp_path):
+    """Also no warning of torch's about memory layouts: warnings are errors in these processes."""
+    codes, outputs = together(tmp_path, "images")
+    assert codes == [0, 0], outputs
+    _, single = alone(tmp_path, "images")
+    for one, other in zip(RunDir(tmp_path / "images").read_rows(), single.read_rows(), strict=True):
+        assert one["test_loss"] == pytest.approx(other["test_loss"], rel=0.02)
+
+
+@pytest.mark.slow
 def test_batches_with_fewer_rows_than_processes_are_refused_by_all(tmp_path):
     codes, outputs = together(tmp_path, "too_small")
     assert codes == [2, 2]
