@@ -284,7 +284,7 @@ def _setting(dataset: Dataset, nets: Mapping[str, _Net], plan: Plan) -> Row:
         "inputs": inputs.shape[1],
         "data_lambda": least**2,
         "parameters": {name: number_of_parameters(net.model(plan.seeds[0])) for name, net in nets.items()},
-        "starts": len(plan.starts()),
+        "paths": len(plan.starts()),
         "lr": plan.lr,
         "steps": plan.steps,
     }

@@ -1,4 +1,4 @@
-"""The largest curvature that was seen against the scale of the weights: bounded, or growing?"""
+"""The largest curvature of random nets against the scale of the weights: bounded, or growing?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from symlab.plots.panels import need_columns
 from symlab.plots.style import COLUMN_WIDTH_IN, GREY, colour_and_marker, figure_with_legend, label_axes, plain
 from symlab.plots.variant_grid import within
 
-COLUMNS = ("hessian_largest", "hessian_smallest", "lipschitz")
+COLUMNS = ("hessian_largest", "hessian_smallest")
 
 
 def curvature_scales(
@@ -21,19 +21,20 @@ def curvature_scales(
     references: Mapping[str, float],
     *,
     title: str,
-    most: float = 1e8,
+    most: float = 1e12,
     width_in: float = COLUMN_WIDTH_IN,
     height_in: float = 2.3,
 ) -> Figure:
-    """max of |Hessian eigenvalue| and |change of gradient| / |step| over all nets and steps of a scale, a line per kind
-    of net; dotted: 2 / references[lr]. Both axes are logarithmic; values above `most` are drawn at its height.
+    """max |Hessian eigenvalue| over all nets of a scale that have not been trained, a line per kind of net; dotted: 2 /
+    references[lr]. Both axes are logarithmic; values above `most` are drawn at its height.
 
     Raises ValueError for an empty table, a missing column or reference.
     """
-    need_columns(table, ["variant", "scale", "rows", *COLUMNS], "convergence")
+    need_columns(table, ["variant", "scale", "step", "rows", *COLUMNS], "convergence")
     if "lr" not in references:
         raise ValueError("this figure needs the reference 'lr'")
-    rows = table[table["rows"] == "given"]
+    untrained = pd.to_numeric(table["step"]).fillna(0) == 0
+    rows = table[(table["rows"] == "given") & untrained]
     worst = rows[list(COLUMNS)].apply(pd.to_numeric).abs().max(axis=1)
     rows = rows.assign(worst=worst).dropna(subset=["worst"])
     variants = list(dict.fromkeys(rows["variant"]))

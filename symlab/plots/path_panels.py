@@ -20,7 +20,7 @@ LABELS = {
     "loss": "loss",
     "regularity": "λ(DF)",
     "bound": "lower bound of λ(DF)",
-    "hessian_largest": "largest Hessian eigenvalue",
+    "hessian_largest": "largest eigenvalue of H",
     "lipschitz": "|change of gradient| / |step|",
     "first_norm": "norm of the first layer",
     "gradient_norm": "norm of the gradient",
@@ -38,6 +38,7 @@ def path_panels(
     second: str | None = None,
     guide: str | None = None,
     most: float = 1e3,
+    least: float = 1e-6,
     width_in: float = 2 * COLUMN_WIDTH_IN,
     height_in: float = 1.5,
 ) -> Figure:
@@ -45,7 +46,7 @@ def path_panels(
 
     `second`: another column, dashed. `guide`: level, a line at references[level]; edge, at 2 / references[lr];
     quarter, a line that grows as t^(1/4) through the median of the last step. A start that diverged has no more points;
-    values above `most` times the first step's median are drawn at the upper edge.
+    values above `most` or below `least` times the first step's median are drawn at the edge.
 
     Raises ValueError for an empty table, an unknown column or guide, and a missing reference.
     """
@@ -59,7 +60,7 @@ def path_panels(
     scales = sorted(set(table["scale"]))
     colours = {scale: COLOURS[i % len(COLOURS)] for i, scale in enumerate(scales)}
     variants = list(dict.fromkeys(table["variant"]))
-    limits = decades(table, y, most)
+    limits = decades(table, y, most, least)
     handles = _handles(colours, y, second, guide, references)
     figure, grid = variant_grid(title, variants, handles, ("1 + step (updates)", LABELS[y]), width_in, height_in)
     for axes, variant in zip(grid, variants, strict=True):

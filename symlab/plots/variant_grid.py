@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from symlab.plots.style import DPI, LINE_IN, SMALL_PT, TITLE_PT, label_axes, plain, wrapped
 
-COLUMNS = 2
+MOST_COLUMNS = 3
 LEGEND_COLUMNS = 4
 
 
@@ -26,13 +26,13 @@ def variant_grid(
     width_in: float,
     height_in: float,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with one pair of axes per variant, two beside each other, `height_in` inches each.
+    """A figure with one pair of axes per variant, two or three beside each other, `height_in` inches each.
 
     `labels`: of the x- and the y-axis. Raises ValueError unless width and height are positive.
     """
     if not (width_in > 0 and height_in > 0):
         raise ValueError(f"width_in and height_in must be positive, got {width_in} and {height_in}")
-    columns = min(COLUMNS, len(variants))
+    columns = 2 if len(variants) == 4 else min(MOST_COLUMNS, len(variants))
     rows = math.ceil(len(variants) / columns)
     heading = wrapped(title, width_in - 0.2, TITLE_PT)
     lines = heading.count("\n") + 2 + math.ceil(len(handles) / LEGEND_COLUMNS)

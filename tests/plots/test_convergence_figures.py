@@ -82,7 +82,8 @@ def test_layer_terms():
 
 def test_curvature_scales():
     control = path().assign(rows="beyond", hessian_largest=1e5)
-    (axes,) = drawn(curvature_scales(pd.concat([path(), control]), LR, title="t", most=23.0))
+    trained = path().assign(step=5, hessian_largest=1e5)
+    (axes,) = drawn(curvature_scales(pd.concat([path(), control, trained]), LR, title="t", most=23.0))
     x, y = heights(axes, "#0072B2")
     np.testing.assert_allclose(x, [1, 10])
     np.testing.assert_allclose(y, [2 * 1.2, 23.0])  # 2 x 1.2 x 10 is above the most
