@@ -116,7 +116,13 @@ def variants(
 
 
 def _members(runs: Sequence[RecordedRun], variant: str) -> tuple[list[Member], int]:
-    """The runs that have the key, and how many have not."""
+    """The runs that have the key, and how many have not. What completed without training, an estimate, is no trial."""
+    untrained = [run for run in runs if run.completed and not run.rows]
+    for run in untrained:
+        logger.info("left out, no metrics: %s", run.path)
+    runs = [run for run in runs if run not in untrained]
+    if not runs:
+        raise BadInput(f"runs: none of the {len(untrained)} runs holds metrics, the first is {untrained[0].path}")
     try:
         values = key_values([run.config for run in runs], variant)
     except ValueError as error:

@@ -25,6 +25,7 @@ NOT_A_DIFFERENCE = frozenset(
         "data.root",
         "data.package",
         "data.download",
+        "data.workers",
     }
 )
 UNSET = "unset"

@@ -192,8 +192,21 @@ def test_what_cannot_be_compared_is_one_message_and_writes_nothing(keys, words, 
     assert list(own.path.iterdir()) == []
 
 
+def test_estimates_are_no_trials(tmp_path, caplog):
+    write_trial(tmp_path / "estimates" / "a", losses=())
+    with pytest.raises(BadInput, match=r"none of the 1 runs holds metrics, the first is .*estimates/a"):
+        compare(tmp_path, tmp_path / "estimates")
+    for shortcut in ("conv", "avgpool_conv"):
+        write_trial(tmp_path / "runs" / shortcut, shortcut=shortcut)
+    with caplog.at_level(logging.INFO, logger="symlab"):
+        _, summary = compare(tmp_path, [tmp_path / "runs", tmp_path / "estimates"])
+    assert summary["trials"] == 2
+    assert "left out, no metrics: " in caplog.text
+
+
 def test_a_run_without_batch_losses_is_named(tmp_path):
-    write_trial(tmp_path / "runs" / "a", losses=())
+    path = write_trial(tmp_path / "runs" / "a", status="failed", losses=())
+    RunDir(path).write_summary({"status": "completed"})
     write_trial(tmp_path / "runs" / "b", shortcut="avgpool_conv")
     with pytest.raises(BadInput, match=r"runs/a/metrics.csv: no update"):
         compare(tmp_path)

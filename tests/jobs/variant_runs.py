@@ -40,6 +40,9 @@ def write_trial(
     run.write_config(yaml.safe_dump(keys | config), [])
     run.write_environment({})
     steps = steps or tuple(PER_EPOCH * (number + 1) for number in range(len(losses)))
+    if not losses and status == "completed":  # an estimate: no training
+        run.write_summary({"status": status})
+        return path
     values: list[float | None] = [None, *losses]
     run.append_rows(
         [
