@@ -136,8 +136,8 @@ def below_level(data: Measured) -> Finding:
     )
     finite = [loss for loss in losses if loss is not None and loss < math.inf]
     meaning = f"share of starts with a loss below {data.level:g}; least and largest final loss"
-    span = (min(finite), max(finite)) if finite else (None, None)
-    return Finding(sum(done) / len(done), *span, len(done), verdict, meaning)
+    low, high = min(finite, default=None), max(finite, default=None)
+    return Finding(sum(done) / len(done), low, high, len(done), verdict, meaning)
 
 
 def growth(data: Measured) -> Finding:

@@ -84,6 +84,20 @@ def test_positive_where_the_conditions_hold_and_zero_where_they_do_not():
     assert lower_bound(net(widths=(2, 4)), data(3)).terms[0].term == 0.0  # the width grows
 
 
+def test_without_a_bound_on_the_branch_a_skip_can_be_undone():
+    """U = 1, V = -1: f(x) = x - tanh(x) has Jacobian tanh(x)^2, nearly 0 around 0; not so a normalised one."""
+    rows = 0.01 * data(3, 4)
+    for keys, undone in (({"normalisation": "none", "branch_norm": None}, True), ({"normalisation": "entry"}, False)):
+        model = normalised_resnet((4,), 4, torch.Generator().manual_seed(0), widths=(4,), **keys).double()
+        weights = list(model.parameters())
+        with torch.no_grad():
+            for weight, value in zip(weights, (1.0, 1.0, -1.0), strict=True):
+                weight.copy_(value * torch.eye(4, dtype=torch.float64))
+        (_, block) = lower_bound(model, rows).terms
+        assert (block.input < 1e-12) == undone
+        assert undone or block.input > 0.1**2
+
+
 def test_carrier_is_the_largest_term():
     found = lower_bound(net(), data())
     assert found.carrier == max(found.terms, key=lambda term: term.term).layer == "first"
