@@ -1,6 +1,6 @@
 """The loss scale of float16: small gradients are lifted above the format's smallest number before they are formed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -45,10 +45,9 @@ class LossScale:
             self.good_updates = 0
 
     @torch.no_grad()
-    def divide_out(self, gradients: Iterable[Tensor]) -> None:
+    def divide_out(self, gradients: list[Tensor]) -> None:
         """g <- g / s, in place."""
-        for gradient in gradients:
-            gradient.mul_(1 / self.value)
+        torch._foreach_mul_(gradients, 1 / self.value)
 
     def state(self) -> dict[str, float]:
         """Plain values for a checkpoint."""

@@ -113,9 +113,7 @@ def differentiate(
 
 def _clip(gradients: list[Tensor], norm: Tensor, limit: float) -> None:
     """g <- g min(1, limit / ||g||_2) for all tensors together, in place."""
-    factor = (limit / norm).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(factor)
+    torch._foreach_mul_(gradients, (limit / norm).clamp(max=1.0))
 
 
 def _gradients(model: nn.Module) -> list[Tensor]:
@@ -159,4 +157,5 @@ def _what_is_wrong(value: float, model: nn.Module) -> str:
     for name, parameter in model.named_parameters():
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return f"{loss_part} and the gradient of {name!r} is not finite; the update was not made"
-    return f"{loss_part}; the update was not made"
+    reason = "; the 2-norm of its gradients overflows" if math.isfinite(value) else ""
+    return f"{loss_part}{reason}; the update was not made"
