@@ -36,7 +36,7 @@ SMALL = {
     "convergence": [
         *("data.num_train=4", "data.num_test=10", "steps=3", "measures=2", "scales=[1.0]", "seeds=[0]", "draws=1"),
         *("draw_scales=[1.0]", "controls=false", "products=4", "threads=1", "expected=null"),
-        *(f"~plots.{name}" for name in ("regularity", "terms", "sharpness", "scales", "growth")),  # drawn in tests/plots
+        *(f"~plots.{name}" for name in ("regularity", "terms", "sharpness", "scales", "growth")),  # in tests/plots
     ],
     "sharpness": [
         *("data.num_train=20", "data.num_test=10", "steps=2", "every=1", "products=3", "tolerance=0.5", "seeds=[0]"),
