@@ -16,8 +16,8 @@ from symlab.comparison.inference import signed_rank_p
 
 Row = dict[str, Any]
 Table = Sequence[Mapping[str, Any]]
-TESTED = ("mean", "median", "loss")
-"""Quantities of the paired tests: mean and median singular value, and the mean loss over the window of steps."""
+TESTED = ("mean", "median", "min", "condition", "square_variation", "loss")
+"""Quantities of the paired tests: columns of the spectrum, and the mean loss over the window of steps."""
 SIGNIFICANT = 0.05
 MOST_SPREAD = 1e200  # beyond it squares overflow
 

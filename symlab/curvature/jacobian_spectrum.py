@@ -14,7 +14,7 @@ from torch.func import vjp
 from symlab.curvature.forward_mode import jvp
 from symlab.curvature.jacobian import GIB, DensePlan, dense_plan, gram_matrices, jacobians
 from symlab.curvature.jacobian_stretch import Stretch
-from symlab.curvature.lanczos import Matvec, extreme_eigenvalues, spectral_density
+from symlab.curvature.lanczos import Extremes, Matvec, extreme_eigenvalues, spectral_density
 
 METHODS = ("auto", "gram", "svd", "lanczos")
 
@@ -156,12 +156,13 @@ def _by_products(
         spectral_density(G, k, probes=probes, steps=steps, generator=generator, dtype=dtype, device=device)
         for G in operators
     ]
-    nodes = torch.cat([d.nodes for d in densities], 1).clamp(min=0).sqrt()  # [R, M K]
+    squares = torch.cat([d.nodes for d in densities], 1)  # [R, M K]
     shares = torch.cat([d.weights for d in densities], 1) / len(parts)
-    low, high = min(found, key=lambda e: e.smallest), max(found, key=lambda e: e.largest)
-    smallest, largest = _root(low.smallest), _root(high.largest)
-    values, order = nodes.flatten().clamp(smallest, largest).sort()
-    own = (shares / probes).flatten()[order]
+    nodes = squares.clamp(min=0).sqrt()
+    smallest, smallest_error = _lower_end(found, squares[shares > 0])
+    largest, largest_error = _upper_end(found, squares[shares > 0])
+    values, order = nodes.flatten().sort()
+    own, values = (shares / probes).flatten()[order], values.clamp(smallest, largest)  # entries without a share too
     ends = torch.tensor([[smallest], [largest]], dtype=torch.float64)
     zero = torch.zeros(1, dtype=torch.float64)
     return SingularValues(
@@ -169,8 +170,8 @@ def _by_products(
         how=f"lanczos: {len(parts)} of {plan.outputs} x {plan.inputs}, never a matrix; {probes} probes of"
             f" {min(steps, k)} steps",
         resolution=math.sqrt(torch.finfo(point.dtype).eps) * largest,
-        smallest_error=_root_error(low.smallest, low.smallest_error),
-        largest_error=_root_error(high.largest, high.largest_error),
+        smallest_error=smallest_error,
+        largest_error=largest_error,
         probe_values=nodes, probe_shares=shares,
     )  # fmt: skip
 
@@ -251,11 +252,19 @@ def below(level: float) -> str:
     return f"below_{f'{level:g}'.replace('.', '_').replace('-', 'm')}"
 
 
-def _root(square: float) -> float:
-    return math.sqrt(max(square, 0.0))
+def _lower_end(found: Sequence[Extremes], nodes: Tensor) -> tuple[float, float]:
+    """Smallest singular value and the bound of its error: no Ritz value of G lies below the smallest eigenvalue, so the
+    least of all of them is the nearest; an eigenvalue lies between it and 0.
+    """
+    low = min(found, key=lambda extremes: extremes.smallest)
+    least = max(min(low.smallest, float(nodes.min())), 0.0)
+    error = min(low.smallest_error + abs(low.smallest - least), least)
+    return math.sqrt(least), math.sqrt(least) - math.sqrt(max(least - error, 0.0))
 
 
-def _root_error(square: float, error: float) -> float:
-    """How far the root may be from that of the exact square, which is at most `error` away."""
-    root = _root(square)
-    return max(_root(square + error) - root, root - _root(square - error))
+def _upper_end(found: Sequence[Extremes], nodes: Tensor) -> tuple[float, float]:
+    """Largest singular value and the bound of its error: no Ritz value lies above the largest eigenvalue."""
+    high = max(found, key=lambda extremes: extremes.largest)
+    most = max(high.largest, float(nodes.max()), 0.0)
+    error = high.largest_error + abs(high.largest - most)
+    return math.sqrt(most), math.sqrt(most) - math.sqrt(max(most - error, 0.0))

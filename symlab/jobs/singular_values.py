@@ -141,7 +141,7 @@ def singular_values(
     with stop_on_signals() as stop, repeatable(seed, place, threads, deterministic=False):
         dataset = in_memory(data()).to(place, kind)
         setting = Setting(dataset, optimizer, loss, measurement, recorded, rows, batch_size, steps, place, kind)
-        title = f"{measurement}, {rows} rows of {dataset.name}"
+        title = f"{measurement}, {rows} {'rows' if rows > 1 else 'row'} of {dataset.name}"
         _first_look(setting, models, plots, seed, title)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads(), "seed": seed})
         done = _keep_finished(run, list(models))

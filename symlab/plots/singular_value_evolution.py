@@ -21,15 +21,18 @@ from symlab.plots.style import (
     LINE_IN,
     MARKERS,
     SMALL_PT,
+    TEXT_PT,
     TITLE_PT,
     colour_and_marker,
-    label_axes,
     legend_columns,
     plain,
     wrapped,
 )
 
-LABELS = {"loss": "training loss", "std": "standard deviation", "q1": "lower quartile", "q3": "upper quartile"}
+LABELS = {"loss": "training loss", "condition": "condition number", "square_variation": "var / mean$^2$ of s$^2$"}
+LABELS |= {"min": "smallest s", "median": "median s", "max": "largest s", "mean": "mean s", "mean_log": "mean ln s"}
+LABELS |= {"q1": "lower quartile", "q3": "upper quartile", "mean_square": "mean s$^2$", "std": "deviation of s"}
+"""Labels of the y-axes; s: singular values."""
 
 
 def singular_value_evolution(
@@ -68,8 +71,8 @@ def singular_value_evolution(
                 draw_series(axes, over_repeats(rows, column, ["run", "trial"], None), look)
         if log:
             axes.set_yscale("log", nonpositive="mask")
-        label_axes(axes, "", LABELS.get(column, column.replace("_", " ")))
-    label_axes(grid[-1], x_label, grid[-1].get_ylabel())
+        axes.set_ylabel(LABELS.get(column, column.replace("_", " ")), fontsize=TEXT_PT)
+    grid[-1].set_xlabel(plain(x_label), fontsize=TEXT_PT)
     return figure
 
 

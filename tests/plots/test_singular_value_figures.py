@@ -74,7 +74,7 @@ def test_what_lies_outside_is_said():
 def test_evolution_has_one_panel_per_column():
     figure = singular_value_evolution(metrics_table(), {}, title="t")
     saved(figure)
-    assert [axes.get_ylabel() for axes in figure.axes] == ["mean", "median", "max"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["mean s", "median s", "largest s"]
     line = figure.axes[1].lines[0]
     np.testing.assert_allclose(line.get_xdata(), [0, 2, 4])
     np.testing.assert_allclose(line.get_ydata(), [3, 3, 3])
