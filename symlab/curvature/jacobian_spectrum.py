@@ -208,8 +208,10 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
     And those of dynamical isometry (Pennington, Schoenholz and Ganguli, NeurIPS 2017), where all are near 1:
     mean_square = mean s^2 (1 keeps the norm of gradients on average), square_variation = var(s^2) / mean(s^2)^2
     (0: every direction alike), mean_log = mean of ln s over the values that are resolved (the typical growth).
-    condition is None where the smallest value is not resolved. `unresolved` is the share of values below the
-    resolution. Of lanczos *_error are errors: bounds of min and max, standard errors over probes of the others.
+    condition is None where the smallest value is not resolved: below the resolution, or within its error of it.
+    `unresolved` is the share of values below the resolution. Of lanczos *_error are errors: bounds of min and max,
+    standard errors over probes of the others; min is then an upper bound, and values that crowd at 0 stand at the
+    lowest nodes.
     """
     s, w = found.values, found.shares
     mean, mean_error = found.mean()
@@ -226,7 +228,7 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
         "max": float(s[-1]),
         "mean": mean,
         "std": unit * math.sqrt(max(second - float(t @ w) ** 2, 0.0)),
-        "condition": float(s[-1] / s[0]) if s[0] > found.resolution else None,
+        "condition": float(s[-1] / s[0]) if s[0] - found.smallest_error > found.resolution else None,
         "mean_square": unit * unit * second,
         "square_variation": fourth / second**2 - 1 if second > 0 else None,
         "mean_log": float(s[kept].log() @ w[kept]) / resolved if resolved > 0 else None,

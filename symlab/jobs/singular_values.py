@@ -310,7 +310,7 @@ def _check(
     plots: Mapping[str, PlotFunction],
 ) -> None:
     if not models:
-        raise BadInput("models: there is none; take an experiment, or add one with +model@models.NAME=OPTION")
+        raise BadInput("models: there is none; take an experiment, or add one: +model@models.NAME=OPTION")
     if len(limits) != 2 or not 0 <= limits[0] < limits[1]:
         raise BadInput(f"limits={list(limits)}: of the histogram, [low, high] with 0 <= low < high")
     if not all(level > 0 for level in thresholds) or len(set(map(below, thresholds))) < len(thresholds):
