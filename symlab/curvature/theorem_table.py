@@ -57,14 +57,19 @@ class Finding:
 
 
 def layerwise_bound(data: Measured) -> Finding:
-    """Proposition 4.6: lambda(DF) >= the bound everywhere. Measured: lambda(DF) / bound, its least and largest."""
+    """Proposition 4.6: lambda(DF) >= the bound everywhere. Measured: lambda(DF) / bound, its least and largest, where
+    both are above rounding; a bound that exceeds lambda(DF) by more than rounding fails anywhere.
+    """
+    if not data.points():
+        return Finding(None, None, None, 0, "unknown", "no finite measurement")
     points = [row for row in data.points() if row["bound"] > 0 and row["regularity"] > _floor(row)]
     ratios = [row["regularity"] / row["bound"] for row in points]
     broken = [row for row in data.points() if row["bound"] > row["regularity"] * (1 + ROUNDING) + _floor(row)]
+    verdict = "fails" if broken else "holds"
     if not points:
-        return Finding(None, None, None, 0, "holds", "the bound is 0 or below rounding at all measurements")
+        return Finding(None, None, None, 0, verdict, "lambda(DF) or the bound is below rounding at all measurements")
     meaning = "lambda(DF) / bound: median, least, largest"
-    return Finding(median(ratios), min(ratios), max(ratios), len(points), "fails" if broken else "holds", meaning)
+    return Finding(median(ratios), min(ratios), max(ratios), len(points), verdict, meaning)
 
 
 def positivity(data: Measured) -> Finding:
@@ -206,6 +211,7 @@ def _floor(row: Row) -> float:
 
 
 def _falls(rows: Sequence[Row]) -> bool:
+    """Alive, lower than at the last recorded step but one, and never higher than just before on the whole path."""
     if len(rows) < 2 or not rows[-1]["alive"]:
         return False
-    return bool(rows[-1]["loss"] < rows[-2]["loss"])
+    return bool(rows[-1]["loss"] < rows[-2]["loss"]) and rows[-1]["rises"] == 0

@@ -43,6 +43,9 @@ def test_bound():
     assert broken.verdict == "fails"
     rounding = layerwise_bound(measured([row(regularity=1e-31, bound=2e-31)]))
     assert (rounding.verdict, rounding.of) == ("holds", 0)
+    lost = layerwise_bound(measured([row(regularity=0.0, bound=1.0)]))  # no ratio, and yet a counterexample
+    assert (lost.verdict, lost.of) == ("fails", 0)
+    assert layerwise_bound(measured([row(regularity=None, bound=None)])).verdict == "unknown"
     draws = [row(bound=3.0) | {"rows": "repeated"}]
     assert layerwise_bound(measured(path(), draws)).verdict == "holds"  # on data that break the conditions
     assert layerwise_bound(measured(path(), [row(bound=3.0) | {"rows": "given"}])).verdict == "fails"
@@ -87,6 +90,7 @@ def test_monotone():
 def test_below_level():
     assert below_level(measured(path())).verdict == "holds"
     assert below_level(measured(path(), level=1e-9)).verdict == "not yet"
+    assert below_level(measured(path(rises=1), level=1e-9)).verdict == "fails"
     stuck = below_level(measured([*path((1.0,)), *path((10.0,), loss=1.5)]))
     assert (stuck.measured, stuck.high, stuck.verdict) == (0.5, 1.5, "fails")
     dead = [row(step, 10.0, alive=step < 1000, loss=None if step == 1000 else 1.0) for step in STEPS]
