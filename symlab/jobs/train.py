@@ -70,7 +70,7 @@ run equals the uninterrupted one bit for bit."""
 
 KEY_FIGURES = (
     *("step", "final.train_loss", "final.test_loss", "final.test_accuracy", "best.value", "time_s"),
-    *("estimate.steps", "estimate.step_time_s.median", "estimate.hours"),
+    *("estimate.steps", "estimate.step_time_s.mean", "estimate.hours"),
 )
 """What a sweep's table shows of each run's summary, by dotted name."""
 
@@ -209,6 +209,11 @@ def _training(
 ) -> Training:
     if ema is not None and not 0 <= ema < 1:
         raise BadInput(f"ema must be at least 0 and below 1 (a decay such as 0.999), or null, got {ema}")
+    if ema is not None and torch.finfo(next(net.parameters()).dtype).bits < 32:
+        raise BadInput(
+            f"ema={ema}: averages of bfloat16 weights stand still, their steps being rounded away: use"
+            " dtype=float32 (with amp=bf16), or ema=null"
+        )
     if how.channels_last:
         net.to(memory_format=torch.channels_last)
     average = None if ema is None else WeightAverage(net, ema)
@@ -264,8 +269,8 @@ def _estimated(run: RunDir, stop: StopRequest, cost_of: Callable[[], dict[str, A
         return Outcome("diverged", 3, {"message": str(error)})
     step, hours = cost["step_time_s"], cost["hours"]
     logger.info(
-        "estimate: %d updates of %.4g s (median; quartiles %.4g to %.4g), %d evaluations of %.4g s: %.4g hours",
-        *(cost["steps"], step["median"], step["low"], step["high"]),
+        "estimate: %d updates of %.4g s (mean; quartiles %.4g, %.4g, %.4g), %d evaluations of %.4g s: %.4g hours",
+        *(cost["steps"], step["mean"], step["low"], step["median"], step["high"]),
         *(cost["evaluations"], cost["evaluation_time_s"], hours),
     )
     status = "interrupted" if stop() else "completed"

@@ -41,6 +41,11 @@ class Batches:
         """Number of batches in an epoch, at least 1."""
         return self.order.steps_per_epoch
 
+    @property
+    def ahead(self) -> int:
+        """No batch is made before it is asked for."""
+        return 0
+
     def rows_in(self, step: int) -> int:
         """Number of rows of the global batch of update number `step`."""
         return self.order.rows_in(step)

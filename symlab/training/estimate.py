@@ -16,12 +16,13 @@ from symlab.training.sources import dataset_batches
 from symlab.training.state import Training
 
 WARM_UP = 3
-"""Updates that are not timed: the first ones allocate memory and choose algorithms."""
+"""Updates that are not timed: the first ones allocate memory and choose algorithms. So are those whose batches may have
+been loaded meanwhile (`BatchSource.ahead`): a run that waits for its images does not wait for these."""
 
 FEWEST, MOST, LIMIT_S = 3, 30, 60.0
-"""Timed updates: as many as fit into the limit, within these bounds."""
+"""Timed updates: as many as fit into the limit, within these bounds; of workers that take turns, whole turns."""
 
-EVALUATION_BATCHES = 3
+EVALUATION_BATCHES = 4
 
 
 def cost_of_run(
@@ -42,7 +43,7 @@ def cost_of_run(
     updates than at others if the timed ones are typical: `step_time_s` has the quartiles too.
     """
     seconds = _time_updates(training, batches, loss, rates, steps, stop, clock)
-    evaluation_s = _time_evaluation(training, evaluations, clock)
+    evaluation_s = _time_evaluation(training, evaluations, batches.ahead, clock)
     count = len({*range(0, steps + 1, evaluations.every), steps})
     low, median, high = statistics.quantiles(seconds, n=4, method="inclusive")
     mean = statistics.fmean(seconds)
@@ -66,29 +67,38 @@ def _time_updates(
     clock: Callable[[], float],
 ) -> list[float]:
     training.model.train()
-    seconds: list[float] = []
-    for number in range(WARM_UP + MOST):
-        spent = sum(seconds[WARM_UP:]) > LIMIT_S and number >= WARM_UP + FEWEST
-        if training.how.processes.first(spent):
-            break
-        began = clock()
-        training.step = number % steps
-        rates.set(training.optimizer, training.base_rates, training.step)
-        advance(training, batches, loss)
-        seconds.append(clock() - began)
-        if stop() and number >= WARM_UP + 1:
-            break
-    return seconds[WARM_UP:]
+    numbers = itertools.count()
+
+    def some(least: int, most: int) -> list[float]:
+        seconds: list[float] = []
+        while len(seconds) < most:
+            spent = sum(seconds) > LIMIT_S and len(seconds) >= least
+            if training.how.processes.first(spent) or (stop() and len(seconds) >= 2):
+                break
+            began = clock()
+            training.step = next(numbers) % steps
+            rates.set(training.optimizer, training.base_rates, training.step)
+            advance(training, batches, loss)
+            seconds.append(clock() - began)
+        return seconds
+
+    some(WARM_UP, WARM_UP + batches.ahead)
+    turn = max(1, batches.ahead)
+    return some(FEWEST, -(-MOST // turn) * turn)
 
 
-def _time_evaluation(training: Training, evaluations: Evaluations, clock: Callable[[], float]) -> float:
-    """Seconds for all rows of an evaluation, each process its share."""
+def _time_evaluation(training: Training, evaluations: Evaluations, ahead: int, clock: Callable[[], float]) -> float:
+    """Seconds for all rows of an evaluation, each process its share: those of the first batch, in which workers start,
+    and the rest by its rows, after those of whole turns of the workers."""
     share, data = training.how.processes.share, evaluations.dataset
     batches = dataset_batches(data, "test", evaluations.batch_size, share=share)
-    began = clock()
-    some = itertools.islice(batches, EVALUATION_BATCHES)
-    found = totals(training.evaluated_model, some, evaluations.loss, how=training.how)
-    elapsed = clock() - began
-    assert found is not None  # nothing stops it
-    rows = data.num_test + min(evaluations.train_rows, data.num_train)
-    return elapsed * share.count(rows) / found.rows if found.rows else 0.0
+    rows, times = [0], [clock()]
+    for inputs, targets in itertools.islice(batches, 1 + max(EVALUATION_BATCHES - 1, ahead)):
+        totals(training.evaluated_model, [(inputs, targets)], evaluations.loss, how=training.how)
+        rows.append(rows[-1] + len(targets))
+        times.append(clock())
+    if len(rows) == 1:  # this process has no row
+        return 0.0
+    first = 1 if len(rows) > 2 else 0
+    rest = share.count(data.num_test + min(evaluations.train_rows, data.num_train)) - rows[first]
+    return times[first] - times[0] + rest * (times[-1] - times[first]) / (rows[-1] - rows[first])

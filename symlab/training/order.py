@@ -54,6 +54,11 @@ class BatchSource(Protocol):
     @property
     def steps_per_epoch(self) -> int: ...
 
+    @property
+    def ahead(self) -> int:
+        """How many batches may be loaded before they are asked for."""
+        ...
+
     def rows_in(self, step: int) -> int:
         """Rows of the global batch of update number `step`."""
         ...

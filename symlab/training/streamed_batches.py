@@ -24,6 +24,9 @@ Key = tuple[int, int | None]
 
 StartMethod = Literal["fork", "forkserver", "spawn"]
 
+AHEAD = 2
+"""Batches that each worker may load before they are asked for."""
+
 
 @dataclass
 class StreamedBatches:
@@ -61,6 +64,11 @@ class StreamedBatches:
     def steps_per_epoch(self) -> int:
         """Number of batches in an epoch, at least 1."""
         return self.order.steps_per_epoch
+
+    @property
+    def ahead(self) -> int:
+        """How many batches the workers may load before they are asked for."""
+        return AHEAD * self.dataset.workers
 
     def rows_in(self, step: int) -> int:
         """Number of rows of the global batch of update number `step`."""
@@ -165,6 +173,7 @@ def _loader(
         _Images(split),
         batch_sampler=keys,  # rows with their seeds are the indices
         num_workers=workers,
+        prefetch_factor=AHEAD if workers else None,
         collate_fn=_collate,
         pin_memory=dataset.device.type == "cuda",
         worker_init_fn=_start_worker,

@@ -86,6 +86,7 @@ def test_a_bad_piece_leaves_everything_as_before_the_batch():
         ({"clip_norm": math.nan}, "clip_norm must be positive"),
         ({"ema": 1.0}, "ema must be at least 0 and below 1"),
         ({"ema": -0.1}, "ema must be at least 0 and below 1"),
+        ({"ema": 0.9, "dtype": "bfloat16"}, "ema=0.9: averages of bfloat16 weights stand still.* use dtype=float32"),
         ({"max_steps": 0}, "max_steps must be finite and at least 1, got 0"),
         ({"loss": partial(cross_entropy, label_smoothing=1.0), "data": classification}, "label_smoothing must be"),
     ],
