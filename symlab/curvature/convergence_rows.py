@@ -17,6 +17,7 @@ from symlab.curvature.many_starts import ManyStarts, Vectors
 from symlab.curvature.smoothness import Landscape, regularity
 
 Row = dict[str, Any]
+HESSIAN = ("hessian_largest", "hessian_smallest", "hessian_error")
 
 
 @dataclass(frozen=True)
@@ -29,21 +30,20 @@ class Probe:
     seed: int
 
     def at(self, vector: Tensor) -> tuple[Row, list[Row]]:
-        """The row of the net with the weights [P] and the rows of its layers; numbers that are not finite are None."""
+        """The row of the net with the weights [P] and the rows of its layers; numbers that are not finite are None, all
+        of them where the loss or its gradient is not.
+        """
         land = self.landscape
         Vectors.of(land.model).write(land.model, vector)
-        bound = lower_bound(land.model, land.inputs)
         found = regularity(land)
-        hessian = land.extremes(
-            generator=torch.Generator().manual_seed(self.seed), steps=self.products, tolerance=self.tolerance
-        )
+        if not math.isfinite(found.excess) or math.isnan(found.gradient_square):
+            return self.unknown(), []
+        bound = lower_bound(land.model, land.inputs)
         row: Row = {
             "loss": found.excess,
             "gradient_norm": math.sqrt(found.gradient_square),
             **_bound_cells(bound),
-            "hessian_largest": hessian.largest,
-            "hessian_smallest": hessian.smallest,
-            "hessian_error": max(hessian.largest_error, hessian.smallest_error),
+            **self._hessian_cells(),
             "pl_ratio": found.pl_ratio,
             "output_ratio": found.output_ratio,
         }
@@ -53,11 +53,21 @@ class Probe:
         ]
         return known(row), [known(layer) for layer in layers]
 
+    def _hessian_cells(self) -> Row:
+        """The Hessian's extremes with their error, by Lanczos; None where a product overflows."""
+        try:
+            found = self.landscape.extremes(
+                generator=torch.Generator().manual_seed(self.seed), steps=self.products, tolerance=self.tolerance
+            )
+        except FloatingPointError:
+            return dict.fromkeys(HESSIAN)
+        error = max(found.largest_error, found.smallest_error)
+        return dict(zip(HESSIAN, (found.largest, found.smallest, error), strict=True))
+
     def unknown(self) -> Row:
         """The row of a net that is not finite: the same cells without numbers."""
         names = ("loss", "gradient_norm", "regularity", "terms", "bound", "carrier", "largest")
-        rest = ("hessian_largest", "hessian_smallest", "hessian_error", "pl_ratio", "output_ratio")
-        return dict.fromkeys((*names, *rest))
+        return dict.fromkeys((*names, *HESSIAN, "pl_ratio", "output_ratio"))
 
 
 def _bound_cells(bound: LowerBound) -> Row:

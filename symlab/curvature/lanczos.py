@@ -74,8 +74,9 @@ def extreme_eigenvalues(
     `device`.
 
     Raises:
-        ValueError: size or steps below 1, a tolerance that is not positive, a product of another shape or with a number
-            that is not finite, and an operator that is not symmetric.
+        ValueError: size or steps below 1, a tolerance that is not positive, a product of another shape, and an operator
+            that is not symmetric.
+        FloatingPointError: a product with a number that is not finite.
     """
     _check(size, steps)
     if not tolerance > 0:
@@ -106,7 +107,7 @@ def spectral_density(
     over probes. Holds `steps` vectors of `size` numbers at a time.
 
     Raises:
-        ValueError: as `extreme_eigenvalues`, and for fewer than 2 probes, which have no spread.
+        ValueError, FloatingPointError: as `extreme_eigenvalues`, and for fewer than 2 probes, which have no spread.
     """
     _check(size, steps)
     if not probes >= 2:
@@ -180,7 +181,7 @@ class _Recurrence:
         if product.shape != vector.shape:
             raise ValueError(f"the operator turns shape {list(vector.shape)} into {list(product.shape)}, not the same")
         if not bool(product.isfinite().all()):
-            raise ValueError(f"product {self.count + 1} with the operator is not finite")
+            raise FloatingPointError(f"product {self.count + 1} with the operator is not finite")
         return product.to(vector)
 
     def _check_symmetry(self, coefficients: list[float], norm: float) -> None:

@@ -79,17 +79,14 @@ class ManyStarts:
     lipschitz: Tensor = field(init=False)  # [S], largest |g_{t+1} - g_t| / |theta_{t+1} - theta_t| since `forget`
 
     def __post_init__(self) -> None:
-        count = len(self.weights)
-        self.rises = torch.zeros(count, dtype=torch.int64)
-        self.largest_rise = torch.zeros(count, dtype=torch.float64)
-        self.alive = torch.ones(count, dtype=torch.bool)
+        self.rises, self.largest_rise, self.alive = self._each(0), self._each(0.0), self._each(True)
         self.losses, self.gradients = self._evaluate()
         self.alive &= self._finite(self.losses, self.gradients)
         self.forget()
 
     def forget(self) -> None:
         """Start `lipschitz` anew."""
-        self.lipschitz = torch.zeros(len(self.weights), dtype=torch.float64)
+        self.lipschitz = self._each(0.0)
 
     def advance(self) -> None:
         """One update of every start that is alive."""
@@ -119,8 +116,13 @@ class ManyStarts:
     def restore(self, state: Mapping[str, Tensor | int]) -> None:
         """Go on from a `state` of the same starts."""
         for name, value in state.items():
-            setattr(self, name, value)
+            setattr(self, name, value.to(self.weights.device) if isinstance(value, Tensor) else value)
         self.losses, self.gradients = self._evaluate()
+
+    def _each(self, value: float | bool) -> Tensor:
+        """[S], `value` for every start, where the weights are: int64, float64 or bool, as it is."""
+        kinds = {int: torch.int64, float: torch.float64, bool: torch.bool}
+        return torch.full((len(self.weights),), value, dtype=kinds[type(value)], device=self.weights.device)
 
     def _finite(self, losses: Tensor, gradients: Tensor) -> Tensor:
         return losses.isfinite() & gradients.isfinite().all(1) & self.weights.isfinite().all(1)

@@ -83,15 +83,15 @@ class Landscape:
     def extremes(self, *, generator: torch.Generator, steps: int = 100, tolerance: float = 1e-3) -> Extremes:
         """Smallest and largest eigenvalue of H: exact up to `DENSE_BELOW` weights, else by Lanczos.
 
-        `tolerance` is relative to the larger of the two; at most `steps` products. Raises ValueError for a Hessian that
-        is not finite, and as `extreme_eigenvalues`.
+        `tolerance` is relative to the larger of the two; at most `steps` products. Raises FloatingPointError for a
+        Hessian that is not finite, and ValueError as `extreme_eigenvalues`.
         """
         weights = flat(self._weights(False).values())
         size = len(weights)
         if size <= DENSE_BELOW:
             matrix = self.hessian()
             if not bool(matrix.isfinite().all()):
-                raise ValueError("the Hessian is not finite")
+                raise FloatingPointError("the Hessian is not finite")
             values = torch.linalg.eigvalsh(matrix)
             return Extremes(float(values[0]), float(values[-1]), 0.0, 0.0, size)
         kind, place = weights.dtype, weights.device

@@ -63,14 +63,19 @@ class Descent:
         return found
 
     def look(self, model: nn.Module, step: int, seed: int) -> Row:
-        """Loss of all rows, and the Hessian's extremes over the first `rows`. Raises DivergedError if not finite."""
+        """Loss of all rows, and the Hessian's extremes over the first `rows`. Raises DivergedError where one of them is
+        not finite: a Hessian can overflow before its loss does.
+        """
         inputs, targets = self.dataset.train_inputs, self.dataset.train_targets
         loss = Landscape(model, inputs, targets, self.loss).value()
         land = Landscape(model, inputs[: self.rows], targets[: self.rows], self.loss)
         if not math.isfinite(loss):
             raise DivergedError(step, f"the loss is {loss}")
         generator = torch.Generator().manual_seed(seed)
-        found = land.extremes(generator=generator, steps=self.products, tolerance=self.tolerance)
+        try:
+            found = land.extremes(generator=generator, steps=self.products, tolerance=self.tolerance)
+        except FloatingPointError as error:
+            raise DivergedError(step, str(error)) from error
         cells = (loss, found.largest, found.largest_error, found.smallest, found.largest * self.lr / 2, found.steps)
         return {"step": step, **dict(zip(CELLS, cells, strict=True)), "diverged": False}
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -70,10 +71,8 @@ def edge_of_stability(
             axes.fill_between(points["x"], points["low"], points["high"], color=colour, alpha=0.15, linewidth=0)
         if column == "hessian_largest":
             axes.axhline(2 / references["lr"], color=GREY, linewidth=1.1, linestyle="--")
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(10, (1.0, 2.0, 5.0), numticks=8))
-        axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        if bool((pd.to_numeric(table[column]) > 0).any()):
+            _logarithmic(axes)
         axes.tick_params(labelsize=SMALL_PT, which="both")
         axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
         for side in ("top", "right"):
@@ -81,3 +80,11 @@ def edge_of_stability(
         label_axes(axes, "step (updates)" if column == "loss" else "", label)
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=SMALL_PT, frameon=False)
     return figure
+
+
+def _logarithmic(axes: Axes) -> None:
+    """Ticks at 1, 2 and 5 of each decade. (Axes without a positive number cannot have them.)"""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(10, (1.0, 2.0, 5.0), numticks=8))
+    axes.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

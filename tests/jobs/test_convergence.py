@@ -95,6 +95,28 @@ def test_plain_nets_blow_up_and_normalised_ones_do_not(whole):
     assert verdicts["monotone_plain"] == "fails"
 
 
+def test_random_nets_that_overflow_are_rows_without_numbers(tmp_path):
+    """At 1e80 even the outputs of the plain net overflow, at 1e35 only the squares of its Jacobian do."""
+    run = RunDir.create(tmp_path)
+    outcome = run_job(run, steps=1, scales=(1.0,), draw_scales=(1.0, 1e35, 1e80), draws=1)
+    rows = {row["scale"]: row for row in run.read_rows("draws") if (row["variant"], row["rows"]) == ("plain", "given")}
+    assert rows[1.0]["regularity"] > 0
+    assert rows[1e35]["loss"] > 1e60
+    assert rows[1e80]["loss"] is rows[1e80]["regularity"] is rows[1e80]["hessian_largest"] is None
+    assert outcome.status == "completed"
+
+
+@pytest.mark.gpu
+def test_cuda_makes_the_same_rows(tmp_path, whole):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    run = RunDir.create(tmp_path)
+    run_job(run, device="cuda")
+    for row, wanted in zip(run.read_rows(), whole[0].read_rows(), strict=True):
+        assert row["loss"] == pytest.approx(wanted["loss"], rel=1e-6)
+        assert row["rises"] == wanted["rises"]
+
+
 def test_controls_break_the_conditions(whole):
     for row in whole[0].read_rows("draws"):
         if row["rows"] == "repeated":

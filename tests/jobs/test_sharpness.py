@@ -98,6 +98,27 @@ def test_a_net_that_diverges_is_counted(tmp_path):
     assert outcome.summary["numbers"]["largest_steep"]["value"] > 1
 
 
+def test_a_hessian_that_overflows_before_its_loss_is_a_divergence(tmp_path):
+    """y = w x with inputs of 1e20 and weights of 1e-20: outputs of 1, second derivatives of 1e40, no float32 number."""
+
+    def large():
+        whole = regression()
+        inputs = 1e20 * whole.train_inputs
+        return Dataset("large", inputs, whole.train_targets, inputs, whole.train_targets)
+
+    run = RunDir.create(tmp_path)
+    outcome = run_job(run, models={"small": small}, data=large, dtype="float32", seeds=(0,))
+    assert outcome.summary["diverged"] == {"small": 1}
+    (row,) = run.read_rows()
+    assert (row["step"], row["diverged"]) == (0, True)
+
+
+def small(input_shape, output_size, generator):
+    model = nn.Linear(5, output_size, bias=False)
+    nn.init.normal_(model.weight, std=1e-20, generator=generator)
+    return model
+
+
 def linear(input_shape, output_size, generator, *, gain):
     model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, output_size, bias=False))
     for p in model.parameters():
