@@ -42,8 +42,8 @@ def read_tree(title: str, root: Path) -> tuple[list[str], Listing, Listing]:
     The labels of both splits are numbered by the training folders. As with ImageFolder a class's images may lie at any
     depth and links are followed; unlike it, names that begin with a dot are passed over.
 
-    Raises FileNotFoundError for a folder that is not there, ValueError for classes that only one split has and for a
-    class without images.
+    Raises FileNotFoundError for a folder that is not there, ValueError for classes that only one split has, for a class
+    without images and for a link to a folder above it.
     """
     folders = {split: root / split for split in ("train", "val")}
     for folder in folders.values():
@@ -100,12 +100,22 @@ def _files(folder: Path, name: str) -> Iterator[bytes]:
     visible = []
     for directory, below, files in os.walk(folder / name, followlinks=True):
         below[:] = [entry for entry in below if not entry.startswith(".")]
+        _refuse_loops(directory, below)
         visible.append((directory, files))
     for directory, files in sorted(visible):
         place = os.path.relpath(directory, folder)
         for file in sorted(files):
             if file.lower().endswith(EXTENSIONS) and not file.startswith("."):
                 yield os.fsencode(os.path.join(place, file))
+
+
+def _refuse_loops(directory: str, below: list[str]) -> None:
+    """A link to a folder above it would count images many times, and those of other classes as this one's."""
+    real = Path(directory).resolve()
+    for entry in below:
+        link = Path(directory, entry)
+        if link.is_symlink() and real.is_relative_to(link.resolve()):
+            raise ValueError(f"{link} links to {link.resolve()}, the folder that it lies in or one above: remove it")
 
 
 def _listed(names: list[str]) -> str:

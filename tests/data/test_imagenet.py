@@ -155,6 +155,19 @@ def test_an_empty_class_is_named_and_hidden_names_are_passed_over(tree):
         imagenet(root=str(tree))
 
 
+@pytest.mark.parametrize("target", [".", "..", "../.."])
+def test_a_link_to_a_folder_above_it_is_refused_and_others_are_followed(target, tree, tmp_path):
+    elsewhere = write_tree(tmp_path / "elsewhere", {"deep": 3}, {})
+    name = sorted(path.name for path in (tree / "train").iterdir())[0]
+    before = imagenet(root=tree, size=8, resize=9).num_train
+    (tree / "train" / name / "more").symlink_to(elsewhere / "train" / "deep")
+    assert imagenet(root=tree, size=8, resize=9).num_train == before + 3
+    loop = tree / "train" / name / "loop"
+    loop.symlink_to(target)
+    with pytest.raises(ValueError, match=f"{loop} links to .*: remove it"):
+        imagenet(root=tree, size=8, resize=9)
+
+
 @pytest.mark.parametrize("missing", ["train", "val"])
 def test_a_missing_folder_is_named(missing, tree):
     (tree / missing).rename(tree / "other")
