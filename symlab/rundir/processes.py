@@ -146,6 +146,10 @@ class Meeting:
         message: dict[str, Any] = json.loads(self.store.get("start"))
         return message
 
+    def first_failure(self, reason: str) -> str:
+        """`reason`, why this process fails, or that of the process that failed before it."""
+        return self.store.compare_set("failure", "", reason).decode()
+
 
 @functools.cache
 def meeting() -> Meeting:

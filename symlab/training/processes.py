@@ -7,7 +7,7 @@ and buffers between the devices (nccl on CUDA, gloo on the CPU).
 import gc
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -152,9 +152,23 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
         processes.wait_for_all()  # what starts the processes may end all of them once one has ended, so rank 0 first
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the network
+        first = _failed_before(place, error)
+        if first is not None and isinstance(error, RuntimeError):  # the connection to that process, as a rule
+            raise RuntimeError(first) from error
         raise
     finally:
         processes.leave()
+
+
+def _failed_before(place: Place, error: BaseException) -> str | None:
+    """Which process failed before this one, and why; where there is none, this one leaves word for the others."""
+    if not isinstance(error, Exception):
+        return None  # this process was told to stop
+    own = f"process {place.rank} of {place.world}: {error}"
+    with suppress(dist.DistError):  # where such words are kept may be gone with its process
+        first = meeting().first_failure(own)
+        return None if first == own else first
+    return None
 
 
 def _own_device(name: str, place: Place) -> torch.device:

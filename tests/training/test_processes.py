@@ -142,9 +142,12 @@ def test_a_number_that_is_not_finite_in_one_process_ends_all_of_them_at_the_same
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["error", "killed"])
 def test_when_one_process_dies_the_others_end(tmp_path, name):
-    codes, _ = together(tmp_path, name, within=60)
+    codes, outputs = together(tmp_path, name, within=60)
     assert all(code != 0 for code in codes)
     assert (tmp_path / name / "metrics.csv").exists()
+    if name == "error":  # the first says what happened to the second, not only that its connection was closed
+        assert "RuntimeError: process 1 of 2: this process fails" in outputs[0]
+        assert "process 0 of 2" not in outputs[1]
 
 
 @pytest.mark.slow
