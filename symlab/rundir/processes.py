@@ -146,6 +146,10 @@ class Meeting:
         message: dict[str, Any] = json.loads(self.store.get("start"))
         return message
 
+    def claim(self, what: str, rank: int) -> int:
+        """The process that has `what`: this one, unless another has claimed it."""
+        return int(self.store.compare_set(f"claim/{what}", "", str(rank)))
+
     def first_failure(self, reason: str) -> str:
         """`reason`, why this process fails, or that of the process that failed before it."""
         return self.store.compare_set("failure", "", reason).decode()

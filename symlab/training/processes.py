@@ -133,7 +133,8 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     """The processes of this run, as torchrun or srun started them, and this one's device.
 
     With several processes `device` cuda (or auto where there is CUDA) is the device of the process's number on its
-    machine; a certain one, cuda:1, is refused. Raises BadInput for that and for more processes than devices.
+    machine; a certain one, cuda:1, is refused. Raises BadInput for that, for more processes than devices, and for two
+    processes on one device.
     """
     place = find_place()
     if place.world == 1:
@@ -148,6 +149,8 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     )
     processes = Processes(place)
     try:
+        if own.type == "cuda":
+            _claim_device(place, str(torch.cuda.get_device_properties(own).uuid))
         yield processes, own
         processes.wait_for_all()  # what starts the processes may end all of them once one has ended, so rank 0 first
     except BaseException as error:
@@ -169,6 +172,16 @@ def _failed_before(place: Place, error: BaseException) -> str | None:
         first = meeting().first_failure(own)
         return None if first == own else first
     return None
+
+
+def _claim_device(place: Place, uuid: str) -> None:
+    """Raises BadInput where another process computes on the device with this number: nccl would refuse it later."""
+    owner = meeting().claim(f"device/{uuid}", place.rank)
+    if owner != place.rank:
+        raise BadInput(
+            f"processes {owner} and {place.rank} of {place.world} have the same CUDA device: start one process per"
+            " device (with srun, --gpus-per-task=1 gives each its own), or use device=cpu"
+        )
 
 
 def _own_device(name: str, place: Place) -> torch.device:

@@ -13,10 +13,11 @@ import torch
 
 from symlab.optim.kfac import kfac
 from symlab.rundir import BadInput, RunDir
-from symlab.rundir.processes import Place, find_place, first_host, port_of
+from symlab.rundir.processes import Meeting, Place, find_place, first_host, port_of
+from symlab.training import processes as processes_module
 from symlab.training.build import check_observer
 from symlab.training.execution import Execution
-from symlab.training.processes import Processes
+from symlab.training.processes import Processes, _claim_device, _failed_before
 from tests.training.problems import assert_same_state, regression, rows_without_time, run_job, small_net
 from tests.training.several_runs import settings
 
@@ -187,6 +188,33 @@ def test_an_optimizer_that_evaluates_the_batch_is_refused():
         check_observer(optimizer, Execution(clip_norm=0.5))
     check_observer(optimizer, Execution(torch.bfloat16))
     check_observer(torch.optim.SGD(model.parameters(), lr=0.1), how)
+
+
+# ---- what one process tells the others
+
+
+@pytest.fixture
+def one_meeting(monkeypatch):
+    meeting = Meeting(Place(0, 2, 0, "127.0.0.1", free_port()))
+    monkeypatch.setattr(processes_module, "meeting", lambda: meeting)
+
+
+@pytest.mark.usefixtures("one_meeting")
+def test_two_processes_on_one_device_are_refused():
+    for _ in range(2):  # also by a second run in the same processes
+        _claim_device(Place(0, 3), "first")
+        _claim_device(Place(1, 3), "second")
+        with pytest.raises(BadInput, match="processes 1 and 2 of 3 have the same CUDA device: start one process per"):
+            _claim_device(Place(2, 3), "second")
+
+
+@pytest.mark.usefixtures("one_meeting")
+def test_the_first_failure_is_the_one_that_counts():
+    assert _failed_before(Place(1, 3), KeyboardInterrupt()) is None
+    assert _failed_before(Place(1, 3), ValueError("no such image")) is None
+    for rank in (0, 2, 1):
+        found = _failed_before(Place(rank, 3), RuntimeError("connection closed"))
+        assert found == "process 1 of 3: no such image"
 
 
 # ---- where a process finds itself
