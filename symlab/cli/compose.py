@@ -105,10 +105,21 @@ def _parse_one(parser: OverridesParser, text: str, multirun: bool) -> Override:
     except OverrideParseException:
         hint = f"; if it is one text, quote it twice: {pasteable(key, value)}"
         raise BadInput(f"{text}: Hydra cannot read this value{hint}") from None
+    if _names_no_option(override):
+        raise BadInput(f"{text}: names no option; leave it out, or write ~{key.lstrip('+')} to go without one")
     if override.is_sweep_override() and not multirun:
         hint = f"add -m for one run each, or quote it twice if it is one text: {pasteable(key, value)}"
         raise BadInput(f"{text}: several values; {hint}")
     return override
+
+
+def _names_no_option(override: Override) -> bool:
+    """GROUP=null, which Hydra does not compose, also as one value of a sweep."""
+    if override.is_delete() or not is_group(override):
+        return False
+    swept = override.is_sweep_override() and override.is_discrete_sweep()
+    values = list(override.sweep_string_iterator()) if swept else [override.get_value_element_as_str()]
+    return any(value in ("", "null") for value in values)
 
 
 def listed_range(value: str) -> str:
