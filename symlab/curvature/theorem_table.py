@@ -28,6 +28,7 @@ class Measured:
     path: Sequence[Row]
     draws: Sequence[Row]
     level: float
+    lr: float
 
     def starts(self) -> list[list[Row]]:
         """The rows of each start, in the order of steps."""
@@ -127,6 +128,24 @@ def monotone(data: Measured) -> Finding:
     return Finding(sum(good) / len(good), min(rises), max(rises), len(good), verdict, meaning)
 
 
+def small_steps(data: Measured) -> Finding:
+    """Theorem 5.1 needs a small enough rate: no curvature on the way is 2 / lr or more. Measured: the largest one in
+    units of 2 / lr, of every start the larger of |Hessian eigenvalue| + its error at the recorded steps and of |change
+    of the gradient| / |step| over all updates; low and high over the starts.
+    """
+    worst = []
+    for rows in data.starts():
+        changes = [row["lipschitz"] for row in rows if row["lipschitz"] is not None]
+        known = [curvature(row) + row["hessian_error"] for row in rows if row["hessian_error"] is not None]
+        if known or changes:
+            worst.append(max([*known, *changes]) * data.lr / 2)
+    if not worst:
+        return Finding(None, None, None, 0, "unknown", "no finite measurement")
+    verdict = "holds" if max(worst) < 1 else "fails"
+    meaning = "largest curvature on the way, in units of 2 / lr: greatest, least, greatest over starts"
+    return Finding(max(worst), min(worst), max(worst), len(worst), verdict, meaning)
+
+
 def below_level(data: Measured) -> Finding:
     """Theorem 5.1: the loss falls below every level. Measured: share of starts below `level` at the end.
 
@@ -165,6 +184,7 @@ STATEMENTS: dict[str, tuple[str, str, Callable[[Measured], Finding]]] = {
     "gradient": ("PL inequality", "|grad L|^2 >= lambda(DF) |grad c|^2", gradient_bound),
     "positivity": ("Theorem 4.7", "lambda(DF) > 0", positivity),
     "smoothness": ("Theorem 4.5", "the gradient's Lipschitz constant is bounded", smoothness),
+    "small_steps": ("Theorem 5.1", "no curvature on the way is 2 / lr or more", small_steps),
     "monotone": ("Theorem 5.1", "the loss never rises", monotone),
     "level": ("Theorem 5.1", "the loss falls below the level", below_level),
     "growth": ("Theorem 5.1, proof", "the first layer grows at most as t^(1/4)", growth),

@@ -301,7 +301,7 @@ def _finish(
     """The table of statements, the summary and the figures, from the tables on disk."""
     path, draws = run.read_rows(), run.read_rows("draws")
     names = list(setting["parameters"])
-    measured = {name: Measured(_of(path, name), _of(draws, name), level) for name in names}
+    measured = {name: Measured(_of(path, name), _of(draws, name), level, setting["lr"]) for name in names}
     theorems = theorem_rows(measured, promises)
     run.replace_rows(theorems, "theorems")
     numbers = {

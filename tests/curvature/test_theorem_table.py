@@ -14,6 +14,7 @@ from symlab.curvature.theorem_table import (
     monotone,
     positivity,
     slope,
+    small_steps,
     smoothness,
     theorem_rows,
 )
@@ -25,6 +26,7 @@ STEPS = (0, 10, 100, 1000)
 def row(step=0, scale=1.0, seed=0, **cells):
     usual = {"loss": 1.0 / (1 + step), "regularity": 2.0, "bound": 1.0, "largest": 10.0, "output_ratio": 3.0}
     usual |= {"hessian_largest": 4.0, "hessian_smallest": -1.0, "lipschitz": 2.0, "alive": True, "rises": 0}
+    usual |= {"hessian_error": 0.5}
     return {"step": step, "scale": scale, "seed": seed, "first_norm": (1 + step) ** 0.2} | usual | cells
 
 
@@ -33,7 +35,7 @@ def path(scales=(1.0, 10.0), **cells):
 
 
 def measured(rows, draws=(), level=0.01):
-    return Measured(rows, list(draws), level)
+    return Measured(rows, list(draws), level, lr=0.1)
 
 
 def test_bound():
@@ -80,6 +82,17 @@ def test_smoothness():
     assert smoothness(measured([row()])).verdict == "unknown"
 
 
+def test_small_steps():
+    found = small_steps(measured([*path((1.0,)), *path((10.0,), hessian_smallest=-9.5)]))
+    assert (found.measured, found.low, found.of) == (pytest.approx(0.5), pytest.approx(0.225), 2)  # 10 and 4.5 of 20
+    assert found.verdict == "holds"
+    for cells in ({"hessian_largest": 19.6}, {"lipschitz": 21.0}, {"hessian_largest": None, "lipschitz": 21.0}):
+        assert small_steps(measured([*path(), row(7, **cells)])).verdict == "fails"
+    gone = {"hessian_largest": None, "hessian_smallest": None, "hessian_error": None, "lipschitz": None}
+    assert small_steps(measured([*path(), row(7, **gone)])).high == pytest.approx(0.225)
+    assert small_steps(measured([row(**gone)])).verdict == "unknown"
+
+
 def test_monotone():
     assert monotone(measured(path())).verdict == "holds"
     found = monotone(measured([*path((1.0,)), *path((10.0,), rises=3)]))
@@ -110,7 +123,7 @@ def test_growth():
 
 def test_rows_of_the_table():
     table = theorem_rows({"good": measured(path()), "bad": measured(path(rises=1))}, {"monotone": ["good"]})
-    assert len(table) == 14
+    assert len(table) == 16
     found = {(r["statement"], r["variant"]): (r["promised"], r["verdict"]) for r in table}
     assert found["monotone", "good"] == (True, "holds")
     assert found["monotone", "bad"] == (False, "fails")

@@ -62,7 +62,7 @@ def test_tables(whole):
     given = [row for row in found["draws"] if row["rows"] == "given"]
     assert len(given) == 2 * 2 * 2
     assert {row["rows"] for row in found["draws"]} == {"given", "repeated", "beyond"}
-    assert len(found["theorems"]) == 14
+    assert len(found["theorems"]) == 16
     assert outcome.status == "completed"
     assert {key: value["verdict"] for key, value in outcome.summary["expected"].items()} == {
         "monotone_skip": "within",
