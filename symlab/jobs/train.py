@@ -65,8 +65,8 @@ RESUMABLE_CHANGES = (
     "threads",
 )
 """Keys that may differ when a run is resumed. `channels_last`, `compile`, `device` and `threads` change rounding,
-`epochs` the schedules that know the run's length, `max_steps` only where the run ends; with the same values the resumed
-run equals the uninterrupted one bit for bit."""
+`epochs` the schedules that know the run's length, `max_steps` where the run ends, with a row of its own; with the same
+values the resumed run equals the uninterrupted one bit for bit."""
 
 KEY_FIGURES = (
     *("step", "final.train_loss", "final.test_loss", "final.test_accuracy", "best.value", "time_s"),
