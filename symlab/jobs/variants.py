@@ -116,8 +116,8 @@ def variants(
 
 
 def _members(runs: Sequence[RecordedRun], variant: str) -> tuple[list[Member], int]:
-    """The runs that have the key, and how many have not. What completed without training, an estimate, is no trial."""
-    untrained = [run for run in runs if run.completed and not run.rows]
+    """The runs that have the key, and how many have not. An estimate, whatever its end, is no trial."""
+    untrained = [run for run in runs if run.config.get("estimate") or (run.completed and not run.rows)]
     for run in untrained:
         logger.info("left out, no metrics: %s", run.path)
     runs = [run for run in runs if run not in untrained]

@@ -196,11 +196,13 @@ def test_estimates_are_no_trials(tmp_path, caplog):
     write_trial(tmp_path / "estimates" / "a", losses=())
     with pytest.raises(BadInput, match=r"none of the 1 runs holds metrics, the first is .*estimates/a"):
         compare(tmp_path, tmp_path / "estimates")
+    diverged = RunDir(write_trial(tmp_path / "estimates" / "b", losses=(), estimate=True))
+    diverged.write_summary({"status": "diverged"})
     for shortcut in ("conv", "avgpool_conv"):
         write_trial(tmp_path / "runs" / shortcut, shortcut=shortcut)
     with caplog.at_level(logging.INFO, logger="symlab"):
         _, summary = compare(tmp_path, [tmp_path / "runs", tmp_path / "estimates"])
-    assert summary["trials"] == 2
+    assert (summary["trials"], summary["diverged"]) == (2, 0)
     assert "left out, no metrics: " in caplog.text
 
 
