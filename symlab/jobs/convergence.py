@@ -334,8 +334,10 @@ def _draw(run: RunDir, plots: Mapping[str, PlotFunction], path: list[Row], draws
     tables["scales"] = pandas.concat([metrics.assign(rows="given"), pandas.DataFrame(draws)], ignore_index=True)
     references = {"lr": setting["lr"], "level": setting["level"]}
     title = f"{setting['rows']} rows of {setting['data']}, gradient descent, lr {setting['lr']:g}"
+    titles = dict.fromkeys(FIGURES, title)
+    titles["scales"] = f"{setting['rows']} rows of {setting['data']}, untrained nets"
     for name, plot in plots.items():
-        run.save_figure(name, plot(tables[name], references, title=title))
+        run.save_figure(name, plot(tables[name], references, title=titles[name]))
 
 
 def as_text(theorems: Sequence[Mapping[str, Any]]) -> str:

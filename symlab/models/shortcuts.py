@@ -21,8 +21,9 @@ class RescaledPooling(nn.Module):
     section 6: s AvgPool_s).
 
     [B, channels, H, W] -> [B, out_channels, H', W'], H' = ceil(H / s): where s does not divide H, the last windows
-    hold the pixels that are left, as many places as a convolution 1x1 of stride s has. Rows of the matrix are
-    orthonormal for each image, so all its singular values are 1. At s = 1 it is the identity between zeros.
+    hold the pixels that are left, as many places as a convolution 1x1 of stride s has. The rows of its
+    matrix are orthonormal, but for those of the zero channels, which are 0: so all its singular values are 1, but for
+    one 0 for each of these. At s = 1 it is the identity between zeros.
 
     Raises ValueError for fewer channels out than in, and for sizes below 1.
     """

@@ -58,7 +58,7 @@ def edge_of_stability(
     handles.append(Line2D([], [], color=GREY, linewidth=1.1, linestyle="--", label="2 / lr"))
     trials = len(table[["variant", "seed"]].drop_duplicates()) // len(looks)
     if trials > 1:
-        handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label=f"least to greatest, {trials} trials"))
+        handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label=f"median, band least to greatest of {trials}"))
     heading = wrapped(title, width_in - 0.2, TITLE_PT)
     lines = heading.count("\n") + 2 + (len(handles) + 1) // 2
     figure = Figure(figsize=(width_in, 2 * height_in + LINE_IN * lines), dpi=DPI, layout="constrained")
