@@ -55,6 +55,10 @@ class SpectralDensity:
         return shares.mean(0), shares.std(0) / math.sqrt(len(shares))
 
 
+class UnsymmetricError(ValueError):
+    """The products of an operator are those of no symmetric one, to rounding in proportion to the largest seen."""
+
+
 def extreme_eigenvalues(
     matvec: Matvec,
     size: int,
@@ -190,7 +194,7 @@ class _Recurrence:
         wanted = [0.0] * (k - 1) + self.b[-1:] if k else []
         worst = max((abs(own - b) for own, b in zip(coefficients, wanted, strict=False)), default=0.0)
         if worst > math.sqrt(self.eps) * max(self.scale, norm):
-            raise ValueError(
+            raise UnsymmetricError(
                 f"the operator is not symmetric: entries of V A V^T differ by {worst:.3g} across its diagonal"
             )
 

@@ -16,11 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from symlab.curvature.lanczos import Extremes, extreme_eigenvalues
+from symlab.curvature.lanczos import Extremes, UnsymmetricError, extreme_eigenvalues
 from symlab.curvature.mean_loss import Loss, differentiable
 
 DENSE_BELOW = 64
 """Weights up to which the Hessian is formed and its eigenvalues are exact."""
+
+
+class LostInRoundingError(FloatingPointError):
+    """A number smaller than the rounding errors of what it is computed from."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ class Landscape:
         """Smallest and largest eigenvalue of H: exact up to `DENSE_BELOW` weights, else by Lanczos.
 
         `tolerance` is relative to the larger of the two; at most `steps` products. Raises FloatingPointError for a
-        Hessian that is not finite, and ValueError as `extreme_eigenvalues`.
+        Hessian that is not finite, LostInRoundingError for one below the rounding of its own products (a saturated
+        softmax has such), and ValueError as `extreme_eigenvalues`.
         """
         weights = flat(self._weights(False).values())
         size = len(weights)
@@ -95,15 +100,18 @@ class Landscape:
             values = torch.linalg.eigvalsh(matrix)
             return Extremes(float(values[0]), float(values[-1]), 0.0, 0.0, size)
         kind, place = weights.dtype, weights.device
-        return extreme_eigenvalues(
-            self.hessian_product(),
-            size,
-            generator=generator,
-            steps=steps,
-            tolerance=tolerance,
-            dtype=kind,
-            device=place,
-        )
+        try:
+            return extreme_eigenvalues(
+                self.hessian_product(),
+                size,
+                generator=generator,
+                steps=steps,
+                tolerance=tolerance,
+                dtype=kind,
+                device=place,
+            )
+        except UnsymmetricError as error:  # a Hessian is symmetric: what is seen is the error of its products
+            raise LostInRoundingError(f"the Hessian is lost in rounding: {error}") from error
 
     def _weights(self, tracked: bool) -> dict[str, Tensor]:
         """The trainable weights, detached; `tracked`: as leaves of a new graph."""

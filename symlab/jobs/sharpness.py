@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from symlab.curvature.smoothness import Landscape
+from symlab.curvature.smoothness import Landscape, LostInRoundingError
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.rundir.bands import check_bands, judge, over_data, verdict_lines
@@ -63,8 +63,8 @@ class Descent:
         return found
 
     def look(self, model: nn.Module, step: int, seed: int) -> Row:
-        """Loss of all rows, and the Hessian's extremes over the first `rows`. Raises DivergedError where one of them is
-        not finite: a Hessian can overflow before its loss does.
+        """Loss of all rows, and the Hessian's extremes over the first `rows`, None where they are lost in rounding.
+        Raises DivergedError where one of them is not finite: a Hessian can overflow before its loss does.
         """
         inputs, targets = self.dataset.train_inputs, self.dataset.train_targets
         loss = Landscape(model, inputs, targets, self.loss).value()
@@ -74,6 +74,8 @@ class Descent:
         generator = torch.Generator().manual_seed(seed)
         try:
             found = land.extremes(generator=generator, steps=self.products, tolerance=self.tolerance)
+        except LostInRoundingError:
+            return {"step": step, **dict.fromkeys(CELLS), "loss": loss, "diverged": False}
         except FloatingPointError as error:
             raise DivergedError(step, str(error)) from error
         cells = (loss, found.largest, found.largest_error, found.smallest, found.largest * self.lr / 2, found.steps)
@@ -176,7 +178,7 @@ def summary_numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
     """Over seeds (mean, error, spread): initial, late (mean over the last quarter of the recorded steps) and largest
     sharpness in units of 2 / lr; crossing, the first recorded step with sharpness of at least 2 / lr; the last loss.
 
-    None where a seed has no such number: it diverged, or did not cross.
+    None where a seed has no such number: it diverged, did not cross, or its Hessian was lost in rounding.
     """
     numbers = {}
     for name in names:
@@ -194,13 +196,14 @@ def summary_numbers(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> 
 def _of_trial(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     if rows[-1]["diverged"] and len(rows) < 2:
         return dict.fromkeys(MEASURES)
-    ratios = [(row["step"], row["edge_ratio"]) for row in rows if row["edge_ratio"] is not None]
-    late = [ratio for _, ratio in ratios[-max(len(ratios) // 4, 1) :]]
     ended = rows[-1]["diverged"]
+    recorded = [(row["step"], row["edge_ratio"]) for row in (rows[:-1] if ended else rows)]
+    late = [ratio for _, ratio in recorded[-max(len(recorded) // 4, 1) :] if ratio is not None]
+    ratios = [(step, ratio) for step, ratio in recorded if ratio is not None]
     return {
-        "initial": ratios[0][1],
-        "late": None if ended else sum(late) / len(late),
-        "largest": max(ratio for _, ratio in ratios),
+        "initial": recorded[0][1],
+        "late": None if ended or not late else sum(late) / len(late),
+        "largest": max((ratio for _, ratio in ratios), default=None),
         "crossing": next((float(step) for step, ratio in ratios if ratio >= 1), None),
         "loss": None if ended else rows[-1]["loss"],
     }

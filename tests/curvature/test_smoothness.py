@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from symlab.curvature.layerwise_bound import lower_bound
-from symlab.curvature.smoothness import DENSE_BELOW, Landscape, gradient_lipschitz, regularity
+from symlab.curvature.smoothness import DENSE_BELOW, Landscape, LostInRoundingError, gradient_lipschitz, regularity
 from symlab.models.normalised_resnet import normalised_resnet
 from symlab.training.losses import cross_entropy, half_mean_squared_error
 from tests import reference_convergence as reference
@@ -97,6 +97,21 @@ def test_batch_norm_in_training_mode_is_left_as_found():
         step[j] = 1e-6
         columns.append((slope(vector + step) - slope(vector - step)) / 2e-6)
     torch.testing.assert_close(found, torch.stack(columns), rtol=1e-5, atol=1e-7)
+
+
+def test_a_hessian_below_the_rounding_of_its_products_is_said_to_be_lost():
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3)).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=generator)
+    inputs = torch.randn(5, 6, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        model[2].weight.mul_(300)  # outputs so far apart that the softmax is 0 or 1
+        labels = model(inputs).argmax(1)
+    land = Landscape(model, inputs, labels, cross_entropy)
+    assert land.value() < 1e-12
+    with pytest.raises(LostInRoundingError, match="the Hessian is lost in rounding"):
+        land.extremes(generator=generator, steps=30)
 
 
 def test_frozen_weights_have_no_curvature():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from symlab.curvature.smoothness import Landscape, LostInRoundingError
 from symlab.data.dataset import Dataset
 from symlab.jobs import sharpness as module
 from symlab.jobs.sharpness import sharpness, summary_numbers
@@ -113,6 +114,20 @@ def test_a_hessian_that_overflows_before_its_loss_is_a_divergence(tmp_path):
     assert (row["step"], row["diverged"]) == (0, True)
 
 
+def test_a_hessian_lost_in_rounding_is_a_row_without_it_and_no_divergence(tmp_path, monkeypatch):
+    def lost(self, **keys):
+        raise LostInRoundingError("lost")
+
+    monkeypatch.setattr(Landscape, "extremes", lost)
+    run = RunDir.create(tmp_path)
+    outcome = run_job(run, models={"norm": with_norm}, seeds=(0,))
+    rows = run.read_rows()
+    assert all(row["loss"] > 0 and row["hessian_largest"] is None and not row["diverged"] for row in rows)
+    assert outcome.summary["diverged"] == {"norm": 0}
+    assert outcome.summary["numbers"]["largest_norm"]["value"] is None
+    assert outcome.summary["numbers"]["loss_norm"]["value"] == pytest.approx(rows[-1]["loss"])
+
+
 def small(input_shape, output_size, generator):
     model = nn.Linear(5, output_size, bias=False)
     nn.init.normal_(model.weight, std=1e-20, generator=generator)
@@ -166,6 +181,9 @@ def test_numbers():
     assert numbers["crossing_a"]["value"] == pytest.approx(15)
     assert numbers["loss_a"]["value"] == pytest.approx(0.6)
     assert summary_numbers(trial(0, (0.1, 0.2), (2, 1)), ["a"])["crossing_a"]["value"] is None
+    lost = summary_numbers(trial(0, (0.1, 0.2, 0.3, 0.2, None), (4, 3, 2, 1, 0)), ["a"])
+    assert lost["late_a"]["value"] is None
+    assert lost["largest_a"]["value"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(
