@@ -18,7 +18,7 @@ from symlab.training.build import (
     check_parts,
     is_natural_loss,
     number_of_parameters,
-    synchronised,
+    synchronise,
 )
 from symlab.training.compilation import compiled_evaluator, try_compiled
 from symlab.training.estimate import cost_of_run
@@ -150,10 +150,10 @@ def train(
         with processes.first_goes_first():
             dataset = data().to(place, kind)
         net = build_model(model, dataset, seed, place, kind)
-        net = synchronised(net, sync_batch_norm, processes, place)
         references = _references(dataset, is_natural_loss(loss, net, dataset))
         how = _execution(find_precision(amp, place, kind), channels_last, compile, accumulate, clip_norm, processes)
         training = _training(net, optimizer, dataset, how, ema)
+        synchronise(net, sync_batch_norm, processes, place)  # after the optimizer, which may trace the model
         title = f"{name_of(model)} with {name_of(optimizer)} on {dataset.name}, {_batch(batch_size)}, seed {seed}"
         _try_figure(plot, dataset, references, title)
         with training_batches(dataset, batch_size, seed, drop_last=drop_last, share=processes.share) as batches:

@@ -83,9 +83,13 @@ def check_batch_norm(model: nn.Module, rows: int) -> None:
 
     Raises BadInput for batches of a single row and a model with batch norm.
     """
-    norms = [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    norms = _batch_norms(model)
     if rows == 1 and norms:
         raise BadInput(f"batches of one row cannot train batch norm ({norms[0]}): use a batch_size of at least 2")
+
+
+def _batch_norms(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
 
 
 def check_parts(model: nn.Module, batches: BatchSource, accumulate: int) -> None:
@@ -119,17 +123,20 @@ def check_observer(optimizer: torch.optim.Optimizer, how: Execution) -> None:
         raise BadInput(f"{name} evaluates the loss by itself, where clip_norm={how.clip_norm:g} cannot reach: use null")
 
 
-def synchronised(model: nn.Module, wanted: bool, processes: Processes, device: torch.device) -> nn.Module:
-    """The model, its batch norms with the mean and variance of the rows of all processes if that is `wanted`.
+def synchronise(model: nn.Module, wanted: bool, processes: Processes, device: torch.device) -> None:
+    """Where `wanted`, the model's batch norms take mean and variance of the rows of all processes; parameters stay.
 
-    Raises BadInput with several processes on the CPU, where torch does not compute it.
+    Raises BadInput for a model without batch norm, and with several processes on the CPU, where torch does not
+    compute it.
     """
-    if not (wanted and processes.several):
-        return model
-    if device.type == "cpu":
+    if not wanted:
+        return
+    if not _batch_norms(model):
+        raise BadInput("sync_batch_norm=true, but the model has no batch norm: use false")
+    if processes.several and device.type == "cpu":
         raise BadInput("sync_batch_norm=true needs CUDA devices; on the CPU each process normalises by its own rows")
-    synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-    return synced
+    if processes.several:
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)  # in place: a net is never a batch norm itself
 
 
 def number_of_parameters(model: nn.Module) -> int:

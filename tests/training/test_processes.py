@@ -15,7 +15,7 @@ from symlab.optim.kfac import kfac
 from symlab.rundir import BadInput, RunDir
 from symlab.rundir.processes import Meeting, Place, find_place, first_host, port_of
 from symlab.training import processes as processes_module
-from symlab.training.build import check_observer
+from symlab.training.build import check_observer, synchronise
 from symlab.training.execution import Execution
 from symlab.training.processes import Processes, _claim_device, _failed_before
 from tests.training.problems import assert_same_state, regression, rows_without_time, run_job, small_net
@@ -188,6 +188,24 @@ def test_an_optimizer_that_evaluates_the_batch_is_refused():
         check_observer(optimizer, Execution(clip_norm=0.5))
     check_observer(optimizer, Execution(torch.bfloat16))
     check_observer(torch.optim.SGD(model.parameters(), lr=0.1), how)
+
+
+def test_batch_norms_of_several_processes_are_put_in_place_of_those_of_one():
+    """The optimizer's parameters and the names in checkpoints stay; only CUDA devices compute it."""
+    several, cuda = Processes(Place(1, 2)), torch.device("cuda:0")
+    model = small_net((4,), 3, torch.Generator().manual_seed(0), batch_norm=True)
+    parameters, state = list(model.parameters()), {name: value.clone() for name, value in model.state_dict().items()}
+    for wanted, processes in ((False, several), (True, Processes(Place()))):
+        synchronise(model, wanted, processes, cuda)
+        assert type(model[1]) is torch.nn.BatchNorm1d
+    synchronise(model, True, several, cuda)
+    assert type(model[1]) is torch.nn.SyncBatchNorm
+    assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
+    assert_same_state(dict(model.state_dict()), state)
+    with pytest.raises(BadInput, match="sync_batch_norm=true needs CUDA devices"):
+        synchronise(model, True, several, torch.device("cpu"))
+    with pytest.raises(BadInput, match="the model has no batch norm: use false"):
+        synchronise(small_net((4,), 3, torch.Generator()), True, several, cuda)
 
 
 # ---- what one process tells the others
