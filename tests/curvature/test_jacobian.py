@@ -220,6 +220,8 @@ class Constant(nn.Module):
     [
         (Net, "blocks.1.conv", "logits", r"also around start=blocks\.1\.conv \(a skip connection passes by it\)"),
         (Net, "stam", "logits", "no module 'stam'; it has for instance stem"),
+        (Net, "logits", "inputs", "begins with inputs and ends with logits, or with modules: logits is its other end"),
+        (Net, "stem", "inputs", "inputs is its other end"),
         (Net, "blocks.1", "stem", "end=stem is computed before start=blocks.1"),
         (Twice, "layer", "logits", "start=layer: the model calls this module 2 times in a forward pass"),
         (Twice, "inputs", "unused", "end=unused: the model calls this module never"),
