@@ -240,7 +240,9 @@ def _path(model: nn.Module, name: str, whole: str) -> str:
     if name == whole:
         return ""
     if name in (INPUTS, LOGITS):
-        raise ValueError(f"a stretch begins with {INPUTS} and ends with {LOGITS}, or with modules: {name} is its other end")
+        raise ValueError(
+            f"a stretch begins with {INPUTS} and ends with {LOGITS}, or with modules: {name} is its other end"
+        )
     known = [INPUTS, LOGITS, *filter(None, modules)]
     near = get_close_matches(name, known, 4, 0.4) or known[:: math.ceil(len(known) / 12)]
     raise ValueError(f"the model has no module {name!r}; it has for instance {', '.join(near)}")
