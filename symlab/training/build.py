@@ -103,7 +103,14 @@ def check_parts(model: nn.Module, batches: BatchSource, accumulate: int) -> None
             f"accumulate={accumulate}: the smallest batch of an epoch has {least} rows, too few for that many pieces"
             f" in each of {world} processes; drop_last=true leaves out a short last batch"
         )
-    check_batch_norm(model, least // world // accumulate)
+    if accumulate * world == 1:
+        check_batch_norm(model, least)
+    elif least // world // accumulate == 1 and _batch_norms(model):
+        raise BadInput(
+            f"accumulate={accumulate}: the smallest batch of an epoch has {least} rows, so that a piece of it in one of"
+            f" {world} processes has a single row, which cannot train batch norm ({_batch_norms(model)[0]}); use fewer"
+            " pieces or processes, a larger batch_size, or drop_last=true where only the last batch is too short"
+        )
 
 
 def check_observer(optimizer: torch.optim.Optimizer, how: Execution) -> None:

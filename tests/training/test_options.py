@@ -80,7 +80,7 @@ def test_a_bad_piece_leaves_everything_as_before_the_batch():
     ("changes", "message"),
     [
         ({"accumulate": 3}, "accumulate=3: the smallest batch of an epoch has 2 rows"),
-        ({"accumulate": 4, **UNEVEN}, "batches of one row cannot train batch norm"),
+        ({"accumulate": 4, **UNEVEN}, "accumulate=4: .* single row, which cannot train batch norm .* fewer pieces"),
         ({"accumulate": 0}, "accumulate must be finite and at least 1, got 0"),
         ({"clip_norm": 0.0}, "clip_norm must be positive and finite, or null, got 0"),
         ({"clip_norm": math.nan}, "clip_norm must be positive"),
