@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from symlab.data.streamed import AnyDataset
+from symlab.data.streamed import AnyDataset, BadImageError
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.training.best import Best
 from symlab.training.build import (
@@ -299,6 +299,10 @@ def _record(
                 keeper.save_when_due()
         except DivergedError as error:
             message = str(error)
+        except BadImageError:
+            keeper.save()
+            logger.error("saved at step %d: with a sound file in its place, resume= continues", keeper.training.step)
+            raise
     keeper.save()
     return message
 
