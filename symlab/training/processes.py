@@ -156,8 +156,13 @@ def joined(device: str) -> Iterator[tuple[Processes, torch.device]]:
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # they hold the network
         first = _failed_before(place, error)
-        if first is not None and isinstance(error, RuntimeError):  # the connection to that process, as a rule
+        if isinstance(error, RuntimeError) and first is not None:  # the connection to that process, as a rule
             raise RuntimeError(first) from error
+        if _lost_connection(error):
+            raise RuntimeError(
+                f"process {place.rank} of {place.world}: another process has gone without a word (killed, or out of"
+                f" memory?); resume= continues from the last checkpoint ({error})"
+            ) from error
         raise
     finally:
         processes.leave()
@@ -172,6 +177,11 @@ def _failed_before(place: Place, error: BaseException) -> str | None:
         first = meeting().first_failure(own)
         return None if first == own else first
     return None
+
+
+def _lost_connection(error: BaseException) -> bool:
+    """Whether torch's errors about connections are meant; gloo's have no class of their own, but name its source."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
 def _claim_device(place: Place, uuid: str) -> None:

@@ -149,6 +149,8 @@ def test_when_one_process_dies_the_others_end(tmp_path, name):
     if name == "error":  # the first says what happened to the second, not only that its connection was closed
         assert "RuntimeError: process 1 of 2: this process fails" in outputs[0]
         assert "process 0 of 2" not in outputs[1]
+    else:
+        assert "RuntimeError: process 0 of 2: another process has gone without a word" in outputs[0]
 
 
 @pytest.mark.slow
