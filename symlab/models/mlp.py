@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from symlab.models.activations import activation_module
 from symlab.models.initialisation import INITIALISATIONS, initialise_linear, uninitialised
+from symlab.models.sizes import checked_width
 
 
 class MLP(nn.Module):
@@ -56,9 +57,9 @@ def mlp(
     Raises ValueError or TypeError for a width below 1, an unknown activation or init, a bias_std that is
     negative, not finite, or given although there are no biases.
     """
-    sizes = [math.prod(input_shape), *(_width("hidden", width) for width in hidden), output_size]
-    _width("input_shape", sizes[0])
-    _width("output_size", output_size)
+    sizes = [math.prod(input_shape), *(checked_width("hidden", width) for width in hidden), output_size]
+    checked_width("input_shape", sizes[0])
+    checked_width("output_size", output_size)
     if init not in INITIALISATIONS:
         raise ValueError(f"init must be one of {', '.join(INITIALISATIONS)}, got {init!r}")
     if not 0 <= bias_std < math.inf:
@@ -71,11 +72,3 @@ def mlp(
         if isinstance(layer, nn.Linear):
             initialise_linear(layer, generator, init=init, bias_std=bias_std)
     return model
-
-
-def _width(key: str, width: int) -> int:
-    if isinstance(width, bool) or not isinstance(width, int):
-        raise TypeError(f"{key} must hold whole numbers, got {width!r}")
-    if width < 1:
-        raise ValueError(f"{key} must hold widths of at least 1, got {width}")
-    return width

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from symlab.models.activations import activation_module
+from symlab.models.sizes import checked_width
 
 SMOOTH = ("tanh", "softplus", "sigmoid", "sin")
 """Activations that are smooth and whose derivative is at most 1."""
@@ -115,11 +116,11 @@ def normalised_resnet(
     Raises ValueError or TypeError for a width below 1, an unknown normalisation, shrink or activation, an activation
     that is not smooth with a derivative of at most 1, and an epsilon or branch_norm out of range.
     """
-    sizes = [_width("widths", width) for width in widths]
-    sizes = [_width("input_shape", math.prod(input_shape)), *sizes, _width("output_size", output_size)]
+    sizes = [checked_width("widths", width) for width in widths]
+    sizes = [checked_width("input_shape", math.prod(input_shape)), *sizes, checked_width("output_size", output_size)]
     _check(normalisation, epsilon, shrink, branch_norm, activation)
     if inner is not None:
-        _width("inner", inner)
+        checked_width("inner", inner)
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     layers["first"] = _linear(sizes[0], sizes[1], generator, normalisation, epsilon)
     for number, (d_in, d_out) in enumerate(pairwise(sizes[1:]), start=2):
@@ -175,11 +176,3 @@ def _check(normalisation: str, epsilon: float, shrink: str, branch_norm: float |
         raise ValueError(
             f"activation must be smooth with a derivative of at most 1: one of {', '.join(SMOOTH)}, got {activation!r}"
         )
-
-
-def _width(key: str, width: int) -> int:
-    if isinstance(width, bool) or not isinstance(width, int):
-        raise TypeError(f"{key} must hold whole numbers, got {width!r}")
-    if width < 1:
-        raise ValueError(f"{key} must hold widths of at least 1, got {width}")
-    return width

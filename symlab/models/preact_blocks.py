@@ -7,12 +7,11 @@ Shapes: B rows, C channels, H x W pixels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from symlab.models.residual_net import Form, ResidualNet, check_images, convolution, initialised, stacked_stages
+from symlab.models.residual_net import Form, convolution, doubling_net
 from symlab.models.shortcuts import RescaledPooling, changes_shape, shortcut_pooling
 
 
@@ -99,20 +98,7 @@ def preact_resnet(
     generator: torch.Generator,
     form: Form,
 ) -> nn.Module:
-    """Stages of `block`: stage i (from 0) has `depths[i]` x depth_factor blocks, rounded up, of width 2^i x width; the
-    first keeps the resolution, each further one halves it. See `preact_stem` for the stem, and
-    `residual_net.initialised` for the initial weights, which do not depend on the shortcut.
-
-    Raises ValueError or TypeError for inputs that are no images and an output_size below 1.
+    """Stages of `block` behind `preact_stem`; see `residual_net.doubling_net`, for the initial weights and what is raised
+    too.
     """
-    check_images(input_shape, output_size)
-    blocks = form.depths(depths)
-
-    def make() -> nn.Module:
-        first = preact_stem(input_shape[0], form.width, form.stem)
-        widths = [2**index * form.width for index in range(len(blocks))]
-        make_block = partial(block, shortcut=form.shortcut)
-        stages, channels = stacked_stages(make_block, block.expansion, blocks, widths, form.width)
-        return ResidualNet(first, stages, channels, output_size, final_norm=form.final_norm)
-
-    return initialised(make, generator, form.init)
+    return doubling_net(block, preact_stem, depths, input_shape, output_size, generator, form)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from symlab.models.initialisation import LAYER_INITIALISATIONS, uninitialised
 from symlab.models.shortcuts import check_shortcut
+from symlab.models.sizes import checked_size
 
 STEMS = ("cifar", "imagenet")
 """cifar: a convolution 3x3, which keeps the resolution; imagenet: 7x7 of stride 2 and a maximum over 3x3 of stride 2,
@@ -21,6 +24,14 @@ which divide it by four."""
 
 MakeBlock = Callable[[int, int, int], nn.Module]
 """(channels of the stream before, inner width, stride) -> a block."""
+
+
+class BlockType(Protocol):
+    """A class of blocks; a block ends with `expansion` x its inner width channels."""
+
+    expansion: int
+
+    def __call__(self, channels: int, width: int, stride: int, *, shortcut: str) -> nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Form:
     init: str
 
     def __post_init__(self) -> None:
-        check_size("width", self.width)
+        checked_size("width", self.width)
         if isinstance(self.depth_factor, bool) or not isinstance(self.depth_factor, (int, float)):
             raise TypeError(f"depth_factor must be a number, got {self.depth_factor!r}")
         if not 0 < self.depth_factor < math.inf:
@@ -112,15 +123,36 @@ def check_images(input_shape: tuple[int, ...], output_size: int) -> None:
             f"a residual net takes images, input_shape [C, H, W], got {list(input_shape)}: choose data of images,"
             " e.g. data=digits"
         )
-    check_size("output_size", output_size)
-    check_size("input_shape", min(input_shape))
+    checked_size("output_size", output_size)
+    checked_size("input_shape", min(input_shape))
 
 
-def check_size(key: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{key} must be a whole number, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{key} must be at least 1, got {value}")
+def doubling_net(
+    block: BlockType,
+    make_stem: Callable[[int, int, str], nn.Module],
+    depths: Sequence[int],
+    input_shape: tuple[int, ...],
+    output_size: int,
+    generator: torch.Generator,
+    form: Form,
+) -> nn.Module:
+    """Stages of `block` behind `make_stem`(colours, width, stem): stage i (from 0) has `depths[i]` x depth_factor
+    blocks, rounded up, of width 2^i x width; the first keeps the resolution, each further one halves it. See `initialised` for
+    the initial weights, which do not depend on the shortcut.
+
+    Raises ValueError or TypeError for inputs that are no images and an output_size below 1.
+    """
+    check_images(input_shape, output_size)
+    blocks = form.depths(depths)
+
+    def make() -> nn.Module:
+        first = make_stem(input_shape[0], form.width, form.stem)
+        widths = [2**index * form.width for index in range(len(blocks))]
+        make_block = partial(block, shortcut=form.shortcut)
+        stages, channels = stacked_stages(make_block, block.expansion, blocks, widths, form.width)
+        return ResidualNet(first, stages, channels, output_size, final_norm=form.final_norm)
+
+    return initialised(make, generator, form.init)
 
 
 def initialised(make: Callable[[], nn.Module], generator: torch.Generator, init: str) -> nn.Module:

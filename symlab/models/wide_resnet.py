@@ -12,10 +12,10 @@ from symlab.models.residual_net import (
     Form,
     ResidualNet,
     check_images,
-    check_size,
     initialised,
     stacked_stages,
 )
+from symlab.models.sizes import checked_size
 
 
 def wide_resnet(
@@ -40,8 +40,8 @@ def wide_resnet(
     that are no images, and an unknown shortcut or stem.
     """
     check_images(input_shape, output_size)
-    check_size("widen_factor", widen_factor)
-    check_size("depth", depth)
+    checked_size("widen_factor", widen_factor)
+    checked_size("depth", depth)
     if depth < 10 or depth % 6 != 4:
         raise ValueError(f"depth must be 6 n + 4 (10, 16, 22, 28, 34, 40, ...), got {depth}")
     if not 0 <= dropout < 1:
