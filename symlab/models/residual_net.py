@@ -137,8 +137,8 @@ def doubling_net(
     form: Form,
 ) -> nn.Module:
     """Stages of `block` behind `make_stem`(colours, width, stem): stage i (from 0) has `depths[i]` x depth_factor
-    blocks, rounded up, of width 2^i x width; the first keeps the resolution, each further one halves it. See `initialised` for
-    the initial weights, which do not depend on the shortcut.
+    blocks, rounded up, of width 2^i x width; the first keeps the resolution, each further one halves it. See
+    `initialised` for the initial weights, which do not depend on the shortcut.
 
     Raises ValueError or TypeError for inputs that are no images and an output_size below 1.
     """
