@@ -98,5 +98,5 @@ def preact_resnet(
     generator: torch.Generator,
     form: Form,
 ) -> nn.Module:
-    """Stages of `block` behind `preact_stem`; `residual_net.doubling_net` has the initial weights and what is raised."""
+    """Stages of `block` behind `preact_stem`; `residual_net.doubling_net` has initial weights and what is raised."""
     return doubling_net(block, preact_stem, depths, input_shape, output_size, generator, form)

@@ -86,5 +86,5 @@ def resnet(
     generator: torch.Generator,
     form: Form,
 ) -> nn.Module:
-    """Stages of `block` behind `resnet_stem`; `residual_net.doubling_net` has the initial weights and what is raised."""
+    """Stages of `block` behind `resnet_stem`; `residual_net.doubling_net` has initial weights and what is raised."""
     return doubling_net(block, resnet_stem, depths, input_shape, output_size, generator, form)
