@@ -40,7 +40,7 @@ def singular_value_evolution(
     references: Mapping[str, float],
     *,
     title: str,
-    columns: Sequence[str] = ("mean", "median", "max"),
+    columns: Sequence[str] = ("mean", "median", "condition"),
     log: bool = False,
     x_label: str = "iteration (updates made)",
     width_in: float = COLUMN_WIDTH_IN,
