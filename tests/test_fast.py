@@ -27,6 +27,8 @@ def of_train(path: Path) -> bool:
 
 
 EXPERIMENTS = [path.stem for path in sorted(FOLDER.glob("*.yaml")) if of_train(path)]
+OFTEN = ("icml2025_tanh_symo", "resnet_digits_symo", "fashion_resnet", "neurips2023_cifar10", "neurips2023_imagenet")
+"""One of each kind; the others are slow tests, which differ from these in numbers."""
 
 
 def test_there_are_experiments_of_train():
@@ -39,7 +41,9 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("fast")
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in OFTEN else [pytest.mark.slow]) for name in EXPERIMENTS]
+)
 def test_a_dry_run_takes_three_updates_on_few_rows(name, folder, monkeypatch, capsys):
     if "fashion" in name and not Path("/usr/share/datasets/fashion-mnist").is_dir():
         pytest.skip("Fashion-MNIST is not installed (Debian package dataset-fashion-mnist)")

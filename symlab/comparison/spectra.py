@@ -17,7 +17,8 @@ from symlab.comparison.inference import signed_rank_p
 Row = dict[str, Any]
 Table = Sequence[Mapping[str, Any]]
 TESTED = ("mean", "median", "min", "condition", "square_variation", "loss")
-"""Quantities of the paired tests: columns of the spectrum, and the mean loss over the window of steps."""
+"""Quantities of the paired tests: columns of the spectrum, and the mean loss over the window of steps. The smallest
+value is compared where it is resolved, that is where there is a condition number."""
 SIGNIFICANT = 0.05
 MOST_SPREAD = 1e200  # beyond it squares overflow
 
@@ -106,9 +107,11 @@ def window_losses(rows: Table, variant: str, window: Sequence[int]) -> dict[Any,
 
 
 def _sample(rows: Table, variant: str, quantity: str, window: Sequence[int] | None) -> dict[Any, float]:
-    return (
-        window_losses(rows, variant, window) if quantity == "loss" and window else trial_means(rows, variant, quantity)
-    )
+    if quantity == "loss" and window:
+        return window_losses(rows, variant, window)
+    if quantity == "min":
+        rows = [row for row in rows if row.get("condition") is not None]
+    return trial_means(rows, variant, quantity)
 
 
 def _test(early: Mapping[Any, float], late: Mapping[Any, float]) -> Row:

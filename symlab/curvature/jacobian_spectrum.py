@@ -207,8 +207,9 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
 
     And those of dynamical isometry (Pennington, Schoenholz and Ganguli, NeurIPS 2017), where all are near 1:
     mean_square = mean s^2 (1 keeps the norm of gradients on average), square_variation = var(s^2) / mean(s^2)^2
-    (0: every direction alike), mean_log = mean of ln s over the values that are resolved (the typical growth).
-    condition is None where the smallest value is not resolved: below the resolution, or within its error of it.
+    (0: every direction alike), mean_log = mean ln s (the typical growth).
+    condition and mean_log are None where the smallest value is not resolved: below the resolution, or within its error
+    of it.
     `unresolved` is the share of values below the resolution. Of lanczos *_error are errors: bounds of min and max,
     standard errors over probes of the others; min is then an upper bound, and values that crowd at 0 stand at the
     lowest nodes.
@@ -220,6 +221,7 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
     second, fourth = float(t.square() @ w), float(t.pow(4) @ w)
     kept = (s > found.resolution) & (s > 0)
     resolved = float(w[kept].sum())
+    all_resolved = bool(s[0] - found.smallest_error > found.resolution)
     numbers: dict[str, float | None] = {
         "min": float(s[0]),
         "q1": found.quantile(0.25),
@@ -228,10 +230,10 @@ def isometry(found: SingularValues, levels: Sequence[float]) -> dict[str, float 
         "max": float(s[-1]),
         "mean": mean,
         "std": unit * math.sqrt(max(second - float(t @ w) ** 2, 0.0)),
-        "condition": float(s[-1] / s[0]) if s[0] - found.smallest_error > found.resolution else None,
+        "condition": float(s[-1] / s[0]) if all_resolved else None,
         "mean_square": unit * unit * second,
         "square_variation": fourth / second**2 - 1 if second > 0 else None,
-        "mean_log": float(s[kept].log() @ w[kept]) / resolved if resolved > 0 else None,
+        "mean_log": float(s.log() @ w) if all_resolved else None,
         "unresolved": 1 - resolved if resolved < 1 - 1e-12 else 0.0,
         "min_error": found.smallest_error,
         "max_error": found.largest_error,

@@ -31,7 +31,10 @@ from symlab.training.update import DivergedError, check_weights, update
 
 RESUMABLE_CHANGES = ("device", "expected", "plots", "progress", "threads", "trials")
 KEY_FIGURES = ("numbers",)
-COLUMNS = ("min", "q1", "median", "q3", "max", "mean", "condition", "mean_square", "square_variation", "mean_log")
+COLUMNS = (
+    *("min", "q1", "median", "q3", "max", "mean", "condition"),
+    *("mean_square", "square_variation", "mean_log", "unresolved"),
+)
 """Columns of metrics.csv that the summary has numbers of, beside the shares below the thresholds."""
 TABLES = ("metrics", "histogram", "trials")
 PLOTS = {"histogram": "histogram", "evolution": "metrics", "loss": "metrics"}

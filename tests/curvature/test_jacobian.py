@@ -143,8 +143,12 @@ def test_a_gram_matrix_says_what_it_cannot_resolve():
     assert float(svd.values[1]) == pytest.approx(1e-11, rel=1e-3)
     assert isometry(gram, ())["unresolved"] == pytest.approx(0.5)
     assert isometry(svd, ())["unresolved"] == pytest.approx(0.25)
-    assert isometry(svd, ())["mean_log"] == pytest.approx(math.log(2e-11) / 3, rel=1e-4)
+    assert isometry(svd, ())["mean_log"] is None  # not the mean of those that are resolved
     assert isometry(svd, ())["condition"] is None
+    with torch.no_grad():
+        net.weight.copy_(u @ torch.diag(torch.tensor([4.0, 2.0, 1.0, 0.5], dtype=F64)) @ v.mT)
+    whole = isometry(singular_values(Stretch.of(net, torch.zeros(1, 6, dtype=F64))), ())
+    assert whole["mean_log"] == pytest.approx(math.log(4 * 2 * 0.5) / 4)
 
 
 def test_products_alone_agree_with_the_dense_matrix(net, inputs):

@@ -323,10 +323,13 @@ def test_bad_input_ends_before_the_first_run(words, message, tmp_path, capsys):
     assert not (run.path / "results.csv").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, id="TERM"), pytest.param(signal.SIGINT, id="INT", marks=pytest.mark.slow)],
+)
 def test_a_signal_to_the_whole_group_loses_at_most_the_runs_in_flight(number, tmp_path):
     """Stopped in the middle with worker processes, continued: the same tables as a comparison that nobody stopped."""
-    words = ["data.num_train=60", "data.num_test=20", "optimizers=[gd,adam]", "steps=400", "trials=6", "seeds=3"]
+    words = ["data.num_train=60", "data.num_test=20", "optimizers=[gd,adam]", "steps=200", "trials=6", "seeds=3"]
     words += ["timing_repeats=0", "workers=2", f"hydra.run.dir={tmp_path / 'run'}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "symlab", "compare", *words]

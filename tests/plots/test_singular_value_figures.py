@@ -41,7 +41,7 @@ def histogram_table(trials=3, law=True, scale=1.0):
 def metrics_table(trials=3):
     rows = [
         {"trial": t, "variant": v, "step": s, "loss": 2.0 / (1 + s + t) if s < 5 else None}
-        | {name: (1.0 + t + i if s % 2 == 0 else None) for i, name in enumerate(("mean", "median", "max"))}
+        | {name: (1.0 + t + i if s % 2 == 0 else None) for i, name in enumerate(("mean", "median", "condition"))}
         for t in range(trials)
         for v in ("chain", "res")
         for s in range(6)
@@ -74,7 +74,7 @@ def test_what_lies_outside_is_said():
 def test_evolution_has_one_panel_per_column():
     figure = singular_value_evolution(metrics_table(), {}, title="t")
     saved(figure)
-    assert [axes.get_ylabel() for axes in figure.axes] == ["mean s", "median s", "largest s"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["mean s", "median s", "condition number"]
     line = figure.axes[1].lines[0]
     np.testing.assert_allclose(line.get_xdata(), [0, 2, 4])
     np.testing.assert_allclose(line.get_ydata(), [3, 3, 3])
@@ -94,7 +94,7 @@ def test_the_loss_stands_alone_and_logarithmically():
     ("draw", "message"),
     [
         (lambda: singular_value_histogram(metrics_table(), {}, title="t"), "no column kind, low, high, density"),
-        (lambda: singular_value_evolution(histogram_table(), {}, title="t"), "no column step, mean, median, max"),
+        (lambda: singular_value_evolution(histogram_table(), {}, title="t"), "no column step, mean, median, condition"),
         (lambda: singular_value_evolution(metrics_table(), {}, title="t", columns=()), "at least one column"),
         (lambda: variant_loss(metrics_table(), {}, title="t", height_in=0), "must be positive, got 3.4 and 0"),
     ],
