@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from symlab.plots.style import DPI, LINE_IN, SMALL_PT, TITLE_PT, label_axes, legend_columns, wrapped
+from symlab.plots.style import DPI, LINE_IN, SMALL_PT, TITLE_PT, bare, label_axes, legend_below, legend_columns, wrapped
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,10 @@ def stacked_panels(
     grid = list(figure.subplots(len(panels), 1, squeeze=False, sharex=True, sharey=True)[:, 0])
     for axes, (name, y_label) in zip(grid, panels.items(), strict=True):
         axes.set_title(name, fontsize=SMALL_PT)
-        axes.tick_params(labelsize=SMALL_PT, which="both")
-        axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        bare(axes)
         label_axes(axes, "", y_label)
     label_axes(grid[-1], x_label, list(panels.values())[-1])
-    figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=columns, fontsize=SMALL_PT, frameon=False,
-        handlelength=2.2, columnspacing=1.2, labelspacing=0.3,
-    )  # fmt: skip
+    legend_below(figure, handles, columns)
     return figure, grid
 
 

@@ -23,6 +23,7 @@ from symlab.plots.style import (
     SMALL_PT,
     TEXT_PT,
     TITLE_PT,
+    bare,
     colour_and_marker,
     legend_columns,
     plain,
@@ -103,11 +104,7 @@ def _panels(
     figure.suptitle(heading, fontsize=TITLE_PT)
     grid = list(figure.subplots(count, 1, squeeze=False, sharex=True)[:, 0])
     for axes in grid:
-        axes.tick_params(labelsize=SMALL_PT, which="both")
-        axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        bare(axes)
     figure.align_ylabels(grid)
     figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, fontsize=SMALL_PT, frameon=False)
     return figure, grid

@@ -60,10 +60,11 @@ def figure_with_legend(title: str, handles: Sequence[Artist], width_in: float, h
     lines = heading.count("\n") + 1 + sum(legend_lines)
     figure = Figure(figsize=(width_in, height_in + LINE_IN * lines), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = _bare_axes(figure)
+    axes = figure.add_subplot()
+    bare(axes)
     figure.suptitle(heading, fontsize=TITLE_PT)  # over the figure: long tick labels push a title over the axes out
     if handles:
-        _legend_below(figure, handles, columns)
+        legend_below(figure, handles, columns)
     return figure, axes
 
 
@@ -73,17 +74,17 @@ def _broken(label: str, width_in: float) -> str:
     return "\n".join(textwrap.wrap(label, columns, break_on_hyphens=False))
 
 
-def _bare_axes(figure: Figure) -> Axes:
-    axes = figure.add_subplot()
+def bare(axes: Axes) -> None:
+    """Small ticks, a pale grid behind what is drawn, and no frame above and on the right."""
     axes.tick_params(labelsize=SMALL_PT, which="both")
     axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    return axes
 
 
-def _legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    """The legend under all axes of the figure."""
     figure.legend(
         handles=list(handles),
         loc="outside lower center",

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from symlab.plots.panels import need_columns
-from symlab.plots.style import COLUMN_WIDTH_IN, DPI, GREY, LINE_IN, SMALL_PT, TITLE_PT, label_axes, plain, wrapped
+from symlab.plots.style import COLUMN_WIDTH_IN, DPI, GREY, LINE_IN, SMALL_PT, TITLE_PT, bare, label_axes, plain, wrapped
 from symlab.plots.tuned_axis import SCHEDULE, TunedAxis, axis_of, chosen_keys
 
 SHAPES = ("o", "s", "^", "D", "v", "P", "p", "h")
@@ -109,11 +109,7 @@ def _panels(
     )  # fmt: skip
     grid = list(figure.subplots(lines, columns, squeeze=False).ravel())
     for axes in grid:
-        axes.tick_params(labelsize=SMALL_PT, which="both")
-        axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        bare(axes)
     return figure, grid
 
 

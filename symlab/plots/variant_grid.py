@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from symlab.plots.style import DPI, LINE_IN, SMALL_PT, TITLE_PT, label_axes, plain, wrapped
+from symlab.plots.style import DPI, LINE_IN, SMALL_PT, TITLE_PT, bare, label_axes, legend_below, plain, wrapped
 
 MOST_COLUMNS = 3
 LEGEND_COLUMNS = 4
@@ -44,17 +44,11 @@ def variant_grid(
         axes.remove()
     for place, (axes, variant) in enumerate(zip(grid, variants, strict=False)):
         axes.set_title(plain(variant), fontsize=SMALL_PT)
-        axes.tick_params(labelsize=SMALL_PT, which="both", labelbottom=place + columns >= len(variants))
-        axes.grid(True, which="major", color="#dddddd", linewidth=0.5)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
         below = place + columns >= len(variants)
+        bare(axes)
+        axes.tick_params(which="both", labelbottom=below)
         label_axes(axes, labels[0] if below else "", labels[1] if place % columns == 0 else "")
-    figure.legend(
-        handles=list(handles), loc="outside lower center", ncols=LEGEND_COLUMNS, fontsize=SMALL_PT, frameon=False,
-        handlelength=2.2, columnspacing=1.2, labelspacing=0.3,
-    )  # fmt: skip
+    legend_below(figure, handles, LEGEND_COLUMNS)
     return figure, grid[: len(variants)]
 
 
