@@ -42,7 +42,7 @@ class Probe:
         row: Row = {
             "loss": found.excess,
             "gradient_norm": math.sqrt(found.gradient_square),
-            **_bound_cells(bound),
+            **bound_cells(bound),
             **self._hessian_cells(),
             "pl_ratio": found.pl_ratio,
             "output_ratio": found.output_ratio,
@@ -70,7 +70,7 @@ class Probe:
         return dict.fromkeys((*names, *HESSIAN, "pl_ratio", "output_ratio"))
 
 
-def _bound_cells(bound: LowerBound) -> Row:
+def bound_cells(bound: LowerBound) -> Row:
     """lambda(DF), the sum of the layers' own lambda, equation 12's bound, its largest term's layer."""
     return {
         "regularity": bound.value,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from symlab.curvature.convergence_rows import Probe, known, path_rows, recorded_steps
+from symlab.curvature.convergence_rows import Probe, bound_cells, known, path_rows, recorded_steps
 from symlab.curvature.layerwise_bound import lower_bound
 from symlab.curvature.many_starts import ManyStarts, Vectors
 from symlab.curvature.smoothness import Landscape
@@ -268,10 +268,8 @@ def control_rows(net: _Net, empty: Row) -> list[Row]:
     for kind, some in data.items():
         for seed in net.plan.drawn():
             label = {"scale": 1.0, "seed": seed}
-            found = lower_bound(net.model(seed), some)
-            cells = {"regularity": found.value, "terms": found.exact_sum, "bound": found.bound}
-            rest = {"carrier": found.carrier, "largest": found.largest}
-            rows.append({"variant": net.name, "rows": kind, **label} | empty | known(cells | rest))
+            cells = known(bound_cells(lower_bound(net.model(seed), some)))
+            rows.append({"variant": net.name, "rows": kind, **label} | empty | cells)
     return rows
 
 

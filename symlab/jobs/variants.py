@@ -98,7 +98,7 @@ def variants(
     tables = {"variants": variant_rows(trials, missing), "pairs": pairs}
     parts = _parts(members)
     tables["best"] = best_rows(tables["variants"], parts.__getitem__)
-    for name, rows in {**tables, "trials": _trial_rows(members), "curves": _curves(ended)}.items():
+    for name, rows in {**tables, "trials": _trial_rows(members, trials), "curves": _curves(ended)}.items():
         run.replace_rows(rows, table=name)
     heading = title or common_setting([without_key(member.run.config, variant) for member in members])
     sections = _sections(tables, measures_of(trials), baseline, confidence)
@@ -220,12 +220,14 @@ def _parts(members: Sequence[Member]) -> dict[str, str]:
 # ---- tables
 
 
-def _trial_rows(members: Sequence[Member]) -> list[Row]:
+def _trial_rows(members: Sequence[Member], trials: Sequence[Trial]) -> list[Row]:
+    values = {(trial.setting, trial.variant, trial.seed): trial.values for trial in trials}
     rows = []
     for member in members:
-        row = {"setting": member.setting, "variant": member.variant, "seed": member.seed, "status": member.run.status}
-        values = _trial(member).values if member.run.completed else {}
-        rows.append({**row, "epoch": (member.run.rows or [{}])[-1].get("epoch"), **values, "run": str(member.run.path)})
+        row: Row = {"setting": member.setting, "variant": member.variant, "seed": member.seed}
+        row |= {"status": member.run.status, "epoch": (member.run.rows or [{}])[-1].get("epoch")}
+        own = values.get((member.setting, member.variant, member.seed), {})
+        rows.append({**row, **own, "run": str(member.run.path)})
     return rows
 
 
