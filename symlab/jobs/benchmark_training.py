@@ -17,13 +17,12 @@ import torch
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.training.build import build_model, build_optimizer, check_batch_norm, number_of_parameters
-from symlab.training.compilation import compiled_evaluator, try_compiled
-from symlab.training.execution import Execution, find_precision, outputs_and_loss
+from symlab.training.compilation import try_compiled
+from symlab.training.execution import find_precision, make_execution
 from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, PlotFunction, name_of
 from symlab.training.fit import advance
-from symlab.training.loss_scale import LossScale
 from symlab.training.order import BatchSource
-from symlab.training.place import find_device, repeatable
+from symlab.training.place import find_device, repeatable, wait_for
 from symlab.training.plain_script import plain_batches, plain_step
 from symlab.training.progress import progress_bar
 from symlab.training.ranges import check_at_least
@@ -196,11 +195,9 @@ class _Setting:
     def symlab(self, amp: str | None, channels_last: bool, compiled: bool) -> Callable[[], object]:
         net, optimizer = self._built()
         precision = find_precision(amp, self.place, torch.float32)
-        scale = LossScale() if amp == "fp16" else None
-        if channels_last:
-            net.to(memory_format=torch.channels_last)
-        evaluator = compiled_evaluator() if compiled else outputs_and_loss
-        training = Training(net, optimizer, Execution(precision, scale, channels_last, evaluator=evaluator))
+        how = make_execution(precision, channels_last, compiled)
+        how.lay_out(net)
+        training = Training(net, optimizer, how)
         batches = self._batches()
         net.train()
         if compiled:
@@ -229,21 +226,16 @@ def _turns(
         for way in random.Random(repeat).sample(ways, len(ways)):
             for _ in range(way.untimed):
                 way.take()
-            _wait(place)
+            wait_for(place)
             began = time.perf_counter()
             for _ in range(way.steps):
                 way.take()
-            _wait(place)
+            wait_for(place)
             seconds = time.perf_counter() - began
             rate = way.steps * batch_size / seconds
             rows.append({"repeat": repeat, "part": way.part, "way": way.name, "seconds": seconds, "images_per_s": rate})
             tick()
         yield rows
-
-
-def _wait(place: torch.device) -> None:
-    if place.type == "cuda":
-        torch.cuda.synchronize(place)
 
 
 def _figures(way: Way, rows: Sequence[Mapping[str, Any]], targets: Mapping[str, float]) -> dict[str, Any]:

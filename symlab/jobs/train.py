@@ -20,10 +20,10 @@ from symlab.training.build import (
     number_of_parameters,
     synchronise,
 )
-from symlab.training.compilation import compiled_evaluator, try_compiled
+from symlab.training.compilation import try_compiled
 from symlab.training.estimate import cost_of_run
 from symlab.training.evaluations import Evaluations
-from symlab.training.execution import Execution, find_precision, outputs_and_loss
+from symlab.training.execution import Execution, find_precision, make_execution
 from symlab.training.factories import (
     DataFactory,
     Loss,
@@ -38,7 +38,7 @@ from symlab.training.keeper import Keeper
 from symlab.training.loss_scale import LossScale
 from symlab.training.losses import reported
 from symlab.training.place import find_dtype, repeatable
-from symlab.training.processes import Processes, joined
+from symlab.training.processes import joined
 from symlab.training.progress import progress_bar
 from symlab.training.ranges import check_at_least
 from symlab.training.rates import Rates
@@ -151,7 +151,7 @@ def train(
             dataset = data().to(place, kind)
         net = build_model(model, dataset, seed, place, kind)
         references = _references(dataset, is_natural_loss(loss, net, dataset))
-        how = _execution(find_precision(amp, place, kind), channels_last, compile, accumulate, clip_norm, processes)
+        how = make_execution(find_precision(amp, place, kind), channels_last, compile, accumulate, clip_norm, processes)
         training = _training(net, optimizer, dataset, how, ema)
         synchronise(net, sync_batch_norm, processes, place)  # after the optimizer, which may trace the model
         title = f"{name_of(model)} with {name_of(optimizer)} on {dataset.name}, {_batch(batch_size)}, seed {seed}"
@@ -189,21 +189,6 @@ def train(
         return Outcome(summary["status"], exit_code, summary)
 
 
-def _execution(
-    precision: torch.dtype | None,
-    channels_last: bool,
-    compiled: bool,
-    accumulate: int,
-    clip_norm: float | None,
-    processes: Processes,
-) -> Execution:
-    if clip_norm is not None and not 0 < clip_norm < float("inf"):
-        raise BadInput(f"clip_norm must be positive and finite, or null, got {clip_norm}")
-    scale = LossScale() if precision == torch.float16 else None
-    evaluator = compiled_evaluator() if compiled else outputs_and_loss
-    return Execution(precision, scale, channels_last, accumulate, clip_norm, processes, evaluator)
-
-
 def _training(
     net: torch.nn.Module, optimizer: OptimizerFactory, dataset: AnyDataset, how: Execution, ema: float | None
 ) -> Training:
@@ -214,8 +199,7 @@ def _training(
             f"ema={ema}: averages of bfloat16 weights stand still, their steps being rounded away: use"
             " dtype=float32 (with amp=bf16), or ema=null"
         )
-    if how.channels_last:
-        net.to(memory_format=torch.channels_last)
+    how.lay_out(net)
     average = None if ema is None else WeightAverage(net, ema)
     training = Training(net, build_optimizer(optimizer, net, dataset.head(SAMPLE_ROWS)[0]), how, average)
     check_observer(training.optimizer, how)

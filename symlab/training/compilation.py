@@ -1,21 +1,12 @@
-"""torch.compile for the forward pass and the loss."""
+"""A first compilation by torch.compile, before the run begins."""
 
 import torch
 
 from symlab.rundir import BadInput
-from symlab.training.execution import Evaluator, outputs_and_loss
 from symlab.training.factories import Loss
 from symlab.training.order import BatchSource
 from symlab.training.state import Training
 from symlab.training.update import Moved, differentiate
-
-
-def compiled_evaluator() -> Evaluator:
-    """f(X) and L(f(X), Y) as one compiled function, once for every shape of batch: what it gives depends on the shape
-    and not on the shapes that came before, so a resumed run computes what an uninterrupted one does."""
-    torch.compiler.reset()  # what other runs of this process compiled counts against torch's limit of variants
-    evaluator: Evaluator = torch.compile(outputs_and_loss, dynamic=False)
-    return evaluator
 
 
 def try_compiled(training: Training, batches: BatchSource, loss: Loss) -> None:

@@ -58,8 +58,40 @@ class Execution:
         count = min(self.accumulate, len(inputs))
         return list(zip(inputs.tensor_split(count), targets.tensor_split(count), strict=True))
 
+    def lay_out(self, model: nn.Module) -> None:
+        """The model's weights in the memory layout asked for, in place."""
+        if self.channels_last:
+            model.to(memory_format=torch.channels_last)
+
 
 PLAIN = Execution()
+
+
+def make_execution(
+    precision: torch.dtype | None,
+    channels_last: bool,
+    compiled: bool,
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    processes: Processes = ALONE,
+) -> Execution:
+    """The `Execution` of a run: float16 gets a loss scale, `compiled` an evaluator compiled by torch.
+
+    Raises BadInput for a clip_norm that is not positive and finite.
+    """
+    if clip_norm is not None and not 0 < clip_norm < float("inf"):
+        raise BadInput(f"clip_norm must be positive and finite, or null, got {clip_norm}")
+    scale = LossScale() if precision == torch.float16 else None
+    evaluator = compiled_evaluator() if compiled else outputs_and_loss
+    return Execution(precision, scale, channels_last, accumulate, clip_norm, processes, evaluator)
+
+
+def compiled_evaluator() -> Evaluator:
+    """f(X) and L(f(X), Y) as one compiled function, once for every shape of batch: what it gives depends on the shape
+    and not on the shapes that came before, so a resumed run computes what an uninterrupted one does."""
+    torch.compiler.reset()  # what other runs of this process compiled counts against torch's limit of variants
+    evaluator: Evaluator = torch.compile(outputs_and_loss, dynamic=False)
+    return evaluator
 
 
 def find_precision(amp: str | None, device: torch.device, dtype: torch.dtype) -> torch.dtype | None:

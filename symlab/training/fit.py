@@ -5,12 +5,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
-
 from symlab.training.evaluate import never
 from symlab.training.evaluations import Evaluations
 from symlab.training.factories import Loss, Stop
 from symlab.training.order import BatchSource
+from symlab.training.place import wait_for
 from symlab.training.rates import Rates
 from symlab.training.state import Training
 from symlab.training.update import DivergedError, check_weights, update
@@ -81,8 +80,7 @@ def advance(training: Training, batches: BatchSource, loss: Loss) -> float:
     value = update(training.model, training.optimizer, loss, inputs, targets, step, how, batches.rows_in(step))
     if training.average is not None:
         training.average.take(training.model)
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)
+    wait_for(inputs.device)
     return value
 
 

@@ -36,6 +36,12 @@ def find_dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
+def wait_for(device: torch.device) -> None:
+    """Return when the device has done what it was given: CUDA works on while Python goes ahead."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 @contextmanager
 def repeatable(seed: int, device: torch.device, threads: int | None, deterministic: bool) -> Iterator[None]:
     """Seed the global generators, set the threads and the deterministic mode; all of it is put back on exit.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from symlab.training.factories import Loss, UsesBatch
+from symlab.training.place import wait_for
 
 FEWEST = 7
 """Steps that an optimizer takes however slow it is."""
@@ -42,24 +43,19 @@ def time_steps(
             if limit_s is not None and spent[name] > limit_s and repeat >= FEWEST:
                 continue
             model, optimizer = models[name], optimizers[name]
-            _wait(inputs)
+            wait_for(inputs.device)
             began = clock()
             optimizer.zero_grad()
             loss(model(inputs), targets).backward()
-            _wait(inputs)
+            wait_for(inputs.device)
             half = clock()
             if isinstance(optimizer, UsesBatch):
                 optimizer.observe(loss, inputs, targets)
             optimizer.step()
-            _wait(inputs)
+            wait_for(inputs.device)
             end = clock()
             spent[name] += end - began
             yield {"repeat": repeat, "optimizer": name, "step_time_s": end - began, "update_time_s": end - half}
-
-
-def _wait(inputs: Tensor) -> None:
-    if inputs.is_cuda:
-        torch.cuda.synchronize(inputs.device)
 
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
