@@ -23,11 +23,13 @@ ALLOWED = {  # package -> packages of symlab that it may import, beside itself
     "curvature": {"symmetry"},
     "optim": {"symmetry", "curvature"},
     "search": set(),
+    "constraint": {"symmetry"},
+    "protocols": {"symmetry", "curvature", "constraint", "data", "training", "rundir"},
     "training": {"data", "rundir"},
     "comparison": {"data", "rundir", "training", "search"},
     "jobs": {
         *("symmetry", "curvature", "optim", "models", "data", "schedules", "training", "plots", "rundir"),
-        *("search", "comparison"),
+        *("search", "comparison", "constraint", "protocols"),
     },
     "cli": {"rundir"},
 }

@@ -26,6 +26,8 @@ PACKAGES = {
     "loss": "symlab.training.losses",
     "plot": "symlab.plots",
     "search": "symlab.search",
+    "constraint": "symlab.constraint",
+    "protocol": "symlab.protocols",
 }
 PLUGINS = "SYMLAB_PLUGINS"
 
