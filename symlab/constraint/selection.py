@@ -1,0 +1,95 @@
+"""Which weights of a model are meant: by name, by pattern, by a rule."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch.nn.utils import parametrize
+
+Where = str | Sequence[str] | Callable[[str, Tensor], bool] | None
+"""Names or patterns (`*`, `?`, `[...]`) of parameters, a rule (name, parameter) -> bool, or None."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One tensor of a model: `name` in the plain model, and where it is."""
+
+    name: str
+    module: nn.Module
+    own: str  # its name in the module
+
+    @property
+    def value(self) -> Tensor:
+        found: Tensor = getattr(self.module, self.own)
+        return found
+
+    @property
+    def constrained(self) -> bool:
+        return parametrize.is_parametrized(self.module, self.own)
+
+
+def weights(model: nn.Module) -> Iterator[Weight]:
+    """Every parameter by its name in the plain model, in its order there, parametrized or not; shared modules once."""
+    for path, module in model.named_modules():
+        if "parametrizations" in path.split("."):
+            continue
+        own = [*module._parameters]
+        if parametrize.is_parametrized(module):
+            own += [name for name in module.parametrizations if name not in own]
+        for name in own:
+            if getattr(module, name) is not None:
+                yield Weight(f"{path}.{name}" if path else name, module, name)
+
+
+def select(model: nn.Module, where: Where) -> list[Weight]:
+    """The weights that `where` means; None: those with two or more axes that require gradients.
+
+    Raises ValueError for a pattern that matches nothing, naming the nearest; and if nothing is left.
+    """
+    every = list(weights(model))
+    if where is None:
+        chosen = [weight for weight in every if weight.value.ndim >= 2 and weight.value.requires_grad]
+    elif callable(where):
+        chosen = [weight for weight in every if where(weight.name, weight.value)]
+    else:
+        patterns = [where] if isinstance(where, str) else list(where)
+        names = [weight.name for weight in every]
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+                raise ValueError(f"where: no parameter matches {pattern!r}; near: {', '.join(near)}")
+        chosen = [weight for weight in every if any(fnmatchcase(weight.name, pattern) for pattern in patterns)]
+    if not chosen:
+        raise ValueError("where: no weight is chosen; by default those with two or more axes that require gradients")
+    return chosen
+
+
+def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
+    """Each is a real tensor with one name, in a module that reads it at every forward pass, and not parametrized yet.
+
+    Raises ValueError naming the weight and what would be right.
+    """
+    owners = defaultdict(list)
+    for weight in weights(model):
+        if not weight.constrained:
+            owners[id(weight.value)].append(weight.name)
+    for weight in chosen:
+        if weight.constrained:
+            kinds = [type(p).__name__ for p in weight.module.parametrizations[weight.own]]  # type: ignore[index]
+            raise ValueError(f"{weight.name} is parametrized already, by {', '.join(kinds)}: leave it out by `where`")
+        value = weight.value
+        if isinstance(value, UninitializedParameter):
+            raise ValueError(f"{weight.name} has no shape yet: pass a batch through the model first")
+        if not value.is_floating_point():
+            raise ValueError(f"{weight.name} is {value.dtype}: only real floating-point weights can be constrained")
+        if len(names := owners[id(value)]) > 1:
+            tied = f"{' and '.join(names)} are one tensor, and a parametrization would part them"
+            raise ValueError(f"{tied}: leave them out by `where`")
+        if isinstance(weight.module, nn.RNNBase):
+            raise ValueError(f"{weight.name}: recurrent layers keep a list of their weights that bypasses a constraint")
