@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ class Cost:
 def cost(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, *, repeats: int = 0) -> Cost:
     """Parameters, memory, and with `repeats` > 0 the time that theta = P(u * w) + (I - P) v takes in every step.
 
-    `optimizer_bytes` counts all tensors of the optimizer's state: those of the factors come on top of nothing, as the
-    plain weight has none any more. Time is that of the forward and backward pass of the weights alone, on their device.
+    `optimizer_bytes` counts all tensors of the optimizer's state, so steps must have been taken. The time is that of
+    forming all constrained weights and of their backward pass, once, without the rest of the model.
 
     Raises ValueError if nothing is constrained.
     """
@@ -100,10 +99,11 @@ def _time(model: nn.Module) -> float:
     device = found[0].parts[0].device
     _wait(device)
     began = time.perf_counter()
-    thetas = [getattr(each.module, each.own) for each in found]
-    torch.autograd.grad([t for t in thetas if t.requires_grad], parts, [t for t in thetas if t.requires_grad])
+    thetas = [theta for each in found if (theta := getattr(each.module, each.own)).requires_grad]
+    if thetas:
+        torch.autograd.grad(thetas, parts, thetas)
     _wait(device)
-    return time.perf_counter() - began if parts else math.nan
+    return time.perf_counter() - began
 
 
 def _wait(device: torch.device) -> None:
