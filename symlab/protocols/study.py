@@ -85,9 +85,14 @@ class Watch(Protocol):
 class Study(Protocol):
     """One experiment. `figures`: figure -> the table that it draws; `references`: what plots are given by name."""
 
-    title: str
-    figures: Mapping[str, str]
-    references: Mapping[str, float]
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def figures(self) -> Mapping[str, str]: ...
+
+    @property
+    def references(self) -> Mapping[str, float]: ...
 
     def parts(self) -> Sequence[str]:
         """Names of the parts, each once, the same whenever the config is the same."""
