@@ -71,7 +71,7 @@ def select(model: nn.Module, where: Where) -> list[Weight]:
 
 
 def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
-    """Each is a real tensor with one name, in a module that reads it at every forward pass, and not parametrized yet.
+    """Each is a real tensor with one name, and not parametrized yet.
 
     Raises ValueError naming the weight and what would be right.
     """
@@ -91,5 +91,3 @@ def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
         if len(names := owners[id(value)]) > 1:
             tied = f"{' and '.join(names)} are one tensor, and a parametrization would part them"
             raise ValueError(f"{tied}: leave them out by `where`")
-        if isinstance(weight.module, nn.RNNBase):
-            raise ValueError(f"{weight.name}: recurrent layers keep a list of their weights that bypasses a constraint")

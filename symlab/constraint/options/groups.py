@@ -23,7 +23,7 @@ def groups(
     """theta[g] = scale[g] * w[g] for the groups along `axes` (0: filters or output neurons, 1: input features) of all
     weights that `where` names (patterns; None: all with two or more axes); decay is then the group lasso's penalty.
 
-    Starts from scale 1; `balanced`: |scale| = ||w[g]||. `inputs` and `generator` are not used. Raises ValueError for what
-    `Groups` and `constrain` refuse.
+    Starts from scale 1; `balanced`: |scale| = ||w[g]||. `inputs` and `generator` are not used. Raises ValueError for
+    what `Groups` and `constrain` refuse.
     """
     return constrain(model, Groups(axes), where=where, split=balanced_split if balanced else unit_split)
