@@ -33,9 +33,9 @@ def constrain(
     is named stays frozen. The model's function stays as it was, to rounding (a `LowRank` of smaller rank than the
     weight's aside); bit for bit with `Elementwise` and `unit_split`, u = theta and w = 1.
 
-    Raises ValueError, and leaves the model as it was, for weights that are tied, complex, without shape, or
-    parametrized already, also by this function; for names that match nothing; for a wrong projector; and for a balanced
-    split of a weight that is all zero, which would stay zero.
+    Raises ValueError, and leaves the model as it was, for weights that are tied, complex, without shape, of a recurrent
+    layer, or parametrized already, also by this function; for names that match nothing; for a wrong projector; and
+    for a balanced split of a weight that is all zero, which would stay zero.
     """
     kind = projector if isinstance(projector, Projector) else Projection(projector)
     chosen = select(model, where)

@@ -71,7 +71,7 @@ def select(model: nn.Module, where: Where) -> list[Weight]:
 
 
 def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
-    """Each is a real tensor with one name, and not parametrized yet.
+    """Each is a real tensor with one name, of a layer that torch can copy afterwards, and not parametrized yet.
 
     Raises ValueError naming the weight and what would be right.
     """
@@ -91,3 +91,7 @@ def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
         if len(names := owners[id(value)]) > 1:
             tied = f"{' and '.join(names)} are one tensor, and a parametrization would part them"
             raise ValueError(f"{tied}: leave them out by `where`")
+        if isinstance(weight.module, nn.RNNBase):
+            raise ValueError(
+                f"{weight.name}: a recurrent layer keeps a list of its weights, and could not be copied then"
+            )

@@ -217,24 +217,6 @@ def test_embeddings_and_transposed_convolutions() -> None:
         assert all(p.grad is not None for p in module.parameters())
 
 
-def test_a_recurrent_layer_reads_its_weights_anew_at_every_pass() -> None:
-    layer = nn.LSTM(3, 2)
-    before = layout(layer)
-    x = torch.randn(4, 1, 3)
-    expected = layer(x)[0]
-    constrain(layer, Elementwise())
-    assert torch.equal(layer(x)[0], expected)
-    layer(x)[0].sum().backward()
-    assert all(p.grad is not None for p in layer.parameters())
-    with torch.no_grad():
-        for each in constrained(layer):
-            each.parts[1].zero_()
-    nothing = layer(x)[0]
-    assert not torch.allclose(nothing, expected)
-    assert torch.equal(collapse(layer)(x)[0], nothing)
-    assert layout(collapse(layer)) == before
-
-
 def test_two_constrained_tensors_of_one_module_come_back_in_order() -> None:
     attention = nn.MultiheadAttention(4, 2)
     before = layout(attention)
@@ -281,6 +263,7 @@ def zero_layer() -> nn.Module:
         (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), {}, "already, by _WeightNorm"),
         (lambda: nn.Linear(2, 2, dtype=torch.complex64), {}, "complex64: only real"),
         (lambda: nn.Sequential(nn.LazyLinear(2)), {"where": "*weight"}, "has no shape yet"),
+        (lambda: nn.LSTM(2, 2), {}, "weight_ih_l0: a recurrent layer"),
         (lambda: nn.Linear(2, 2), {"where": "wieght"}, r"matches 'wieght'; near: weight"),
         (lambda: nn.BatchNorm1d(2), {}, "no weight is chosen"),
         (zero_layer, {"split": balanced_split}, "weight: both factors are zero"),
