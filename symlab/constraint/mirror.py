@@ -70,7 +70,7 @@ class Mirror(ABC):
         chunks = torch.eye(sum(sizes), dtype=torch.float64).split(sizes, dim=1)
         rows = {n: c.reshape(-1, *shape) for (n, shape), c in zip(self.shapes.items(), chunks, strict=True)}
         away = self.off(rows)
-        projector = torch.cat([away[name].flatten(1) for name in self.shapes], dim=1)  # [P, P], O O^T
+        projector = torch.cat([away[name].reshape(sum(sizes), -1) for name in self.shapes], dim=1)  # [P, P], O O^T
         values, vectors = torch.linalg.eigh(projector)
         return vectors[:, values > 0.5]
 
