@@ -25,6 +25,7 @@ from symlab.training.estimate import cost_of_run
 from symlab.training.evaluations import Evaluations
 from symlab.training.execution import Execution, find_precision, make_execution
 from symlab.training.factories import (
+    ConstraintFactory,
     DataFactory,
     Loss,
     ModelFactory,
@@ -86,6 +87,7 @@ def train(
     schedule: Schedule,
     loss: Loss,
     plot: PlotFunction,
+    constraint: ConstraintFactory | None = None,
     seed: int = 0,
     device: str = "auto",
     dtype: str = "float32",
@@ -118,6 +120,8 @@ def train(
     continued: killed at any moment and called again, metrics (but for time_s) and weights equal the uninterrupted run's
     bit for bit on the CPU.
 
+    `constraint` changes the model's weights into functions of others, which are then what is trained.
+
     `seed` fixes the initial weights, the order of batches and dropout; the data has a seed of its own. `batch_size`
     None is the full batch; see `symlab.training.batches.Batches` for the last batch of an epoch. `eval_every` is in
     updates, None: once per epoch; `eval_train_size` the number of training rows for train_loss, None: all, 0: none.
@@ -149,12 +153,12 @@ def train(
     ):
         with processes.first_goes_first():
             dataset = data().to(place, kind)
-        net = build_model(model, dataset, seed, place, kind)
+        net = build_model(model, dataset, seed, place, kind, constraint)
         references = _references(dataset, is_natural_loss(loss, net, dataset))
         how = make_execution(find_precision(amp, place, kind), channels_last, compile, accumulate, clip_norm, processes)
         training = _training(net, optimizer, dataset, how, ema)
         synchronise(net, sync_batch_norm, processes, place)  # after the optimizer, which may trace the model
-        title = f"{name_of(model)} with {name_of(optimizer)} on {dataset.name}, {_batch(batch_size)}, seed {seed}"
+        title = f"{_named(model, constraint, optimizer)} on {dataset.name}, {_batch(batch_size)}, seed {seed}"
         _try_figure(plot, dataset, references, title)
         with training_batches(dataset, batch_size, seed, drop_last=drop_last, share=processes.share) as batches:
             check_parts(net, batches, accumulate)
@@ -204,6 +208,11 @@ def _training(
     training = Training(net, build_optimizer(optimizer, net, dataset.head(SAMPLE_ROWS)[0]), how, average)
     check_observer(training.optimizer, how)
     return training
+
+
+def _named(model: ModelFactory, constraint: ConstraintFactory | None, optimizer: OptimizerFactory) -> str:
+    under = "" if constraint is None else f" under {name_of(constraint)}"
+    return f"{name_of(model)}{under} with {name_of(optimizer)}"
 
 
 def _batch(batch_size: int | None) -> str:

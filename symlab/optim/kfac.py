@@ -102,7 +102,7 @@ class KFAC(Guarded):
     def _bind(self) -> None:
         self._scores: tuple[Loss, int, LabelScores] | None = None  # found at the first batch, for its loss
         for layer in self._layers:
-            state = self.state.get(layer.module.weight, {})
+            state = self.state.get(layer.parameter, {})
             if "input_factor" in state:
                 found = (len(state["input_factor"]), len(state["output_factor"]))
                 if found != layer.sizes:
@@ -140,7 +140,7 @@ class KFAC(Guarded):
 
     @property
     def _work_dtype(self) -> torch.dtype:
-        return torch.promote_types(self._layers[0].module.weight.dtype, torch.float32)
+        return torch.promote_types(self._layers[0].parameter.dtype, torch.float32)
 
     @property
     def _steps(self) -> int:
@@ -155,11 +155,11 @@ class KFAC(Guarded):
         settings, step = self.param_groups[0], self._steps
         for layer in self._layers:
             if layer.weight in self._pending:
-                state = self.state[layer.module.weight]
+                state = self.state[layer.parameter]
                 renew(state, self._pending[layer.weight], settings["beta"])
                 state["observations"] = state.get("observations", 0) + 1
-        ready = [layer for layer in self._layers if layer.module.weight.grad is not None]
-        ready = [layer for layer in ready if "input_factor" in self.state.get(layer.module.weight, {})]
+        ready = [layer for layer in self._layers if layer.parameter.grad is not None]
+        ready = [layer for layer in ready if "input_factor" in self.state.get(layer.parameter, {})]
         directions = self._directions(ready, self._solvers(ready, step))
         untouched = {p for layer in self._layers if layer not in ready for p in layer.parameters}
         for group in self.param_groups:
@@ -174,7 +174,7 @@ class KFAC(Guarded):
         due = [
             layer
             for layer in layers
-            if "input_inverse" not in self.state[layer.module.weight]
+            if "input_inverse" not in self.state[layer.parameter]
             or (layer.weight in fresh and step % settings["inverses_every"] == 0)
         ]
         roots = damped_roots(*self._damped(due))
@@ -183,9 +183,9 @@ class KFAC(Guarded):
             solvers[layer] = (partial(solve, pair[0]), partial(solve, pair[1]))
             if keep:
                 inverses = [torch.cholesky_inverse(root) for root in pair]
-                self.state[layer.module.weight].update(input_inverse=inverses[0], output_inverse=inverses[1])
+                self.state[layer.parameter].update(input_inverse=inverses[0], output_inverse=inverses[1])
         if keep:
-            states = {layer: self.state[layer.module.weight] for layer in layers}
+            states = {layer: self.state[layer.parameter] for layer in layers}
             return {layer: (state["input_inverse"].mm, state["output_inverse"].mm) for layer, state in states.items()}
         return solvers
 
@@ -195,7 +195,7 @@ class KFAC(Guarded):
         matrices: list[Tensor] = []
         dampings: list[Tensor] = []
         for layer in layers:
-            state = self.state[layer.module.weight]
+            state = self.state[layer.parameter]
             scale = 1 - settings["beta"] ** state["observations"]
             inputs, outputs = state["input_factor"] / scale, state["output_factor"] / scale
             matrices += [inputs, outputs]

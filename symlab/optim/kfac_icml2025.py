@@ -46,7 +46,7 @@ class KFACICML2025(Guarded):
 
     def observe(self, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
         """Take the factors of a batch for the step that follows, at its true targets."""
-        work = torch.promote_types(self._layers[0].module.weight.dtype, torch.float32)
+        work = torch.promote_types(self._layers[0].parameter.dtype, torch.float32)
         with torch.enable_grad(), recorded(self._layers, work) as calls:
             outputs = self._model(inputs)  # [N, C]
         with torch.enable_grad():
@@ -59,9 +59,9 @@ class KFACICML2025(Guarded):
         check_factors(self._pending)
         (group,) = self.param_groups
         ready = [layer for layer in self._layers if layer.weight in self._pending]
-        ready = [layer for layer in ready if layer.module.weight.grad is not None]
+        ready = [layer for layer in ready if layer.parameter.grad is not None]
         for layer in ready:
-            state = self.state[layer.module.weight]
+            state = self.state[layer.parameter]
             renew(state, self._pending[layer.weight], group["beta"] if "input_factor" in state else 0.0)
         for layer, update in zip(ready, self._directions(ready, group["damping"]), strict=True):
             for p, part in layer.split(update).items():
@@ -70,7 +70,7 @@ class KFACICML2025(Guarded):
 
     def _directions(self, layers: list[Layer], damping: float) -> list[Tensor]:
         """(G + damping I)^-1 V (A + damping I)^-1 [O, D] of each layer."""
-        states = [self.state[layer.module.weight] for layer in layers]
+        states = [self.state[layer.parameter] for layer in layers]
         matrices = [state[key] for state in states for key in ("input_factor", "output_factor")]
         roots = damped_roots(matrices, [matrix.new_tensor(damping) for matrix in matrices])
         pairs = zip(roots[::2], roots[1::2], strict=True)

@@ -15,42 +15,59 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from symlab.optim.patch_squares import patch_squares
+from symlab.symmetry.parametrized import Behind, parameter_of, weights_behind
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A linear or convolution layer whose weight, and bias if it has a trainable one, are preconditioned together."""
+    """A linear or convolution layer whose weight, and bias if it has a trainable one, are preconditioned together.
+
+    What is moved are the parameters behind the two: where a parametrization stands between (w = a p + s, constants a
+    and s), the gradient in w is that in p divided by a, and so is the change of p that changes w by a given amount.
+    """
 
     name: str
     module: nn.Linear | nn.Conv2d
     weight: str  # names of the parameters in the model
     bias: str | None
+    factors: Mapping[str, Tensor]  # attribute -> a, where the attribute is a p + s of its parameter p (`behind`)
 
     @property
     def sizes(self) -> tuple[int, int]:
         """(D, O)."""
-        weight = self.module.weight
-        return weight[0].numel() + (self.bias is not None), len(weight)
+        p = self.parameter
+        return p[0].numel() + (self.bias is not None), len(p)
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        """That of the weight."""
+        return parameter_of(self.module, "weight")
 
     @property
     def parameters(self) -> list[Tensor]:
-        """Weight, and bias if it is preconditioned with it."""
-        bias = self.module.bias
-        return [self.module.weight] if self.bias is None or bias is None else [self.module.weight, bias]
+        """That of the weight, and of the bias if it is preconditioned with it."""
+        return [parameter_of(self.module, key) for key in self._keys]
+
+    @property
+    def _keys(self) -> list[str]:
+        return ["weight"] if self.bias is None or self.module.bias is None else ["weight", "bias"]
 
     def gradient(self, dtype: torch.dtype) -> Tensor:
-        """[O, D]: the gradients of weight and bias side by side; zero where the bias has none."""
+        """[O, D]: the gradients in weight and bias side by side; zero where the bias has none."""
         columns = []
-        for p in self.parameters:
+        for key, p in zip(self._keys, self.parameters, strict=True):
             g = torch.zeros_like(p) if p.grad is None else p.grad
-            columns.append(g.to(dtype).reshape(len(p), -1))
+            columns.append(self._divided(g.to(dtype), key).reshape(len(p), -1))
         return columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
 
     def split(self, update: Tensor) -> dict[Tensor, Tensor]:
-        """The parts of an update [O, D] that belong to weight and bias, in their shapes."""
-        D = self.module.weight[0].numel()
-        parts = (update[:, :D], update[:, D:])
-        return {p: part.reshape(p.shape) for p, part in zip(self.parameters, parts, strict=False)}
+        """The changes of the parameters that change weight and bias by the update [O, D], in their shapes."""
+        D = self.parameter[0].numel()
+        parts = zip(self._keys, self.parameters, (update[:, :D], update[:, D:]), strict=False)
+        return {p: self._divided(part.reshape(p.shape), key) for key, p, part in parts}
+
+    def _divided(self, x: Tensor, key: str) -> Tensor:
+        return x / self.factors[key].to(x) if key in self.factors else x
 
     def input_factor(self, inputs: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:
         """Sum over rows and positions of a a^T [D, D], not divided, and the number B T of terms."""
@@ -98,7 +115,8 @@ def find_layers(model: nn.Module, inputs: Tensor) -> Found:
     """The layers `nn.Linear` and `nn.Conv2d` (ungrouped) that a forward pass of `inputs` calls, weight trainable.
 
     The pass is made in eval mode, without a trace in the model or the global random state. A weight that several
-    modules share, or that is used without a call of its layer (as in nn.MultiheadAttention), has no factors.
+    modules share, or that is used without a call of its layer (as in nn.MultiheadAttention), has no factors; nor has
+    one with a parametrization, but for a shift and a constant factor (`symmetry.parametrized.behind`).
     """
     trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
     names = {id(p): name for name, p in trainable.items()}
@@ -106,26 +124,27 @@ def find_layers(model: nn.Module, inputs: Tensor) -> Found:
     for module in model.modules():
         for p in module.parameters(recurse=False):
             owners[id(p)] = owners.get(id(p), 0) + 1
-    reasons = dict.fromkeys(trainable, NO_LAYER)
+    reasons: dict[str, str] = {}
     candidates = []
     for path, module in model.named_modules():
-        every = {key: p for key, p in module.named_parameters(recurse=False) if id(p) in names}
-        own = {key: names[id(p)] for key, p in every.items() if owners[id(p)] == 1}
-        layer, why = _layer_of(path, module, own)
-        for p in every.values():
-            reasons[names[id(p)]] = why if owners[id(p)] == 1 else "shared by several layers"
+        every = {key: found for key, found in weights_behind(module) if id(found.parameter) in names}
+        own = {key: found for key, found in every.items() if owners[id(found.parameter)] == 1}
+        layer, why = _layer_of(path, module, own, names)
+        for found in every.values():  # a parametrization comes after the module with the weight, which decides
+            shared = owners[id(found.parameter)] > 1
+            reasons.setdefault(names[id(found.parameter)], "shared by several layers" if shared else why)
         if layer is not None:
             candidates.append(layer)
     called = _called(model, candidates, inputs) if candidates else set()
     layers = [layer for layer in candidates if layer.name in called]
-    for layer in layers:
-        for name in (layer.weight, layer.bias):
-            reasons.pop(name or "", None)
-    return Found(layers, reasons)
+    covered = {name for layer in layers for name in (layer.weight, layer.bias)}
+    return Found(layers, {name: reasons.get(name, NO_LAYER) for name in trainable if name not in covered})
 
 
-def _layer_of(path: str, module: nn.Module, own: Mapping[str, str]) -> tuple[Layer | None, str]:
-    """The layer of a module whose trainable parameters are `own` (key -> name in the model), or why it is none."""
+def _layer_of(
+    path: str, module: nn.Module, own: Mapping[str, Behind], names: Mapping[int, str]
+) -> tuple[Layer | None, str]:
+    """The layer of a module with the trainable parameters `own` (by attribute), or why it is none."""
     if not isinstance(module, nn.Linear | nn.Conv2d):
         return None, NO_LAYER
     if type(module).forward not in (nn.Linear.forward, nn.Conv2d.forward):
@@ -134,9 +153,12 @@ def _layer_of(path: str, module: nn.Module, own: Mapping[str, str]) -> tuple[Lay
         return None, "grouped convolution"
     if "weight" not in own:
         return None, "its layer's weight has no factors"
-    if module.weight.numel() == 0:
+    if own["weight"].parameter.numel() == 0:
         return None, "empty"
-    return Layer(path, module, own["weight"], own.get("bias")), "its layer is not called"
+    factors = {key: found.factor for key, found in own.items() if found.factor is not None}
+    weight, bias = (names[id(own[key].parameter)] if key in own else None for key in ("weight", "bias"))
+    assert weight is not None
+    return Layer(path, module, weight, bias, factors), "its layer is not called"
 
 
 @torch.no_grad()

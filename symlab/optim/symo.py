@@ -31,6 +31,7 @@ from symlab.optim.structured_moment import (
 from symlab.optim.symo_plan import Plan, check_hyperparameters, check_saved, coverage_of, plan_of
 from symlab.symmetry import WeightSymmetry, inspect_symmetry
 from symlab.symmetry.axis_choice import choose_groups
+from symlab.symmetry.parametrized import without_constants
 from symlab.symmetry.spectrum import batched_eigh
 
 SHOWN = 6  # axes named in one line of the log
@@ -310,12 +311,18 @@ def symo(
     orthogonal) is cheaper and an approximation: the statistics are averaged over a group that the loss does not have.
     The log names the axes that coarsening took.
 
+    Where weights are a p + s with constants (a shift or distinct decay of `symlab.constraint`), the symmetry is that of
+    the model with w = p. Constants are no part of it, so that with them every axis would be free; but they are drawn
+    from laws that the group leaves alone, and the second moment of the gradient over such draws has the symmetry. For
+    constants as small as those it is close to that of each.
+
     Raises ValueError or TypeError for a number out of range and for groups that name no axis or no group.
     """
     check_rate("lr", lr)
     trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    inferred = inspect_symmetry(model, inputs)
-    symmetry = inferred.symmetry
+    plain, names = without_constants(model)
+    inferred = inspect_symmetry(plain, inputs)
+    symmetry = inferred.symmetry.renamed(names) if names else inferred.symmetry
     if groups:
         symmetry = symmetry.with_groups(choose_groups(inferred.axes, groups))
     optimizer = SymO(

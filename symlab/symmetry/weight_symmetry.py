@@ -97,6 +97,20 @@ class WeightSymmetry:
         groups = {label: g for label, g in self.groups.items() if label in labels}
         return WeightSymmetry(axes, {name: self.shapes[name] for name in names}, groups, self.sizes)
 
+    def renamed(self, names: Mapping[str, str]) -> "WeightSymmetry":
+        """The same with other names of tensors, old -> new, in the order of `names`; labels of axes stay.
+
+        Raises:
+            ValueError: a tensor of the symmetry has no new name.
+        """
+        missing = [name for name in self.axes if name not in names]
+        if missing:
+            raise ValueError(f"no new name for {missing}")
+        kept = {old: new for old, new in names.items() if old in self.axes}
+        axes = {new: self.axes[old] for old, new in kept.items()}
+        shapes = {new: self.shapes[old] for old, new in kept.items()}
+        return WeightSymmetry(axes, shapes, self.groups, self.sizes)
+
     def with_groups(self, groups: Mapping[str, Group]) -> "WeightSymmetry":
         """The same axes under other groups: those of `groups` for the labels that it names, as before for the rest.
 

@@ -8,23 +8,39 @@ from symlab.rundir import BadInput
 from symlab.training import losses
 from symlab.training.evaluate import eval_mode
 from symlab.training.execution import Execution
-from symlab.training.factories import Loss, ModelFactory, OptimizerFactory, UsesBatch
-from symlab.training.order import BatchSource
+from symlab.training.factories import ConstraintFactory, Loss, ModelFactory, OptimizerFactory, UsesBatch
+from symlab.training.order import BatchSource, mix
 from symlab.training.processes import Processes
 
 SAMPLE_ROWS = 8
 """Training rows that an optimizer's factory is given, enough to trace the model and check its symmetry."""
 
 
+CONSTRAINT_STREAM = 0x636F6E73  # what a constraint draws has a stream of its own: the model is that without it
+
+
 def build_model(
-    factory: ModelFactory, dataset: AnyDataset, seed: int, device: torch.device, dtype: torch.dtype
+    factory: ModelFactory,
+    dataset: AnyDataset,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    constraint: ConstraintFactory | None = None,
 ) -> nn.Module:
     """The model for the data's shapes, drawn on the CPU from `seed` (so the same on every device), then moved and cast.
 
-    Raises BadInput when it cannot take the data's rows or does not give one output per class (or target column).
+    A `constraint` then changes it, drawing from `seed` too, but other numbers: its weights are at first those of the
+    model without it, as far as the constraint allows them.
+
+    Raises BadInput when it cannot take the data's rows or does not give one output per class (or target column), and
+    for a constraint that does not fit it.
     """
     generator = torch.Generator().manual_seed(seed)
     model = factory(dataset.input_shape, dataset.output_size, generator).to(device, dtype)
+    check_model(model, dataset)
+    if constraint is None:
+        return model
+    model = constraint(model, dataset.head(SAMPLE_ROWS)[0], torch.Generator().manual_seed(mix(seed, CONSTRAINT_STREAM)))
     check_model(model, dataset)
     return model
 

@@ -35,6 +35,15 @@ class OptimizerFactory(Protocol):
     def __call__(self, model: nn.Module, inputs: Tensor) -> torch.optim.Optimizer: ...
 
 
+class ConstraintFactory(Protocol):
+    """Changes the weights of `model` into functions of others, in place, and returns it; before any optimizer.
+
+    `inputs` are a few rows of training data; every random number is drawn from `generator`.
+    """
+
+    def __call__(self, model: nn.Module, inputs: Tensor, generator: torch.Generator) -> nn.Module: ...
+
+
 @runtime_checkable
 class UsesBatch(Protocol):
     """An optimizer that needs the batch beside its gradients: for curvature, or to evaluate the loss elsewhere."""
