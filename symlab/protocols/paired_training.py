@@ -1,0 +1,58 @@
+"""Nets trained side by side on data, those of one seed on the same batches, so that arms and settings compare.
+
+Legend: S  nets of a stack;  B  rows of a batch;  T  updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from symlab.data.dataset import Dataset
+from symlab.protocols.stack import StackedSGD
+from symlab.protocols.study import Watch
+
+ASK_EVERY = 20
+
+
+def batch_rows(data: Dataset, seed: int, batch: int, steps: int) -> Tensor:
+    """[T, B]: the rows of each batch, drawn with replacement; a function of the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))  # not the stream of the start
+    return torch.randint(data.num_train, (steps, batch), generator=generator)
+
+
+def train_side_by_side(
+    sgd: StackedSGD, labels: Sequence[Mapping[str, Any]], data: Dataset, batch: int, steps: int, watch: Watch
+) -> bool:
+    """`steps` updates of all nets on mean cross-entropy, each on the batches of its label's seed. False if stopped."""
+    rows = {seed: batch_rows(data, seed, batch, steps) for seed in dict.fromkeys(label["seed"] for label in labels)}
+    device = data.train_inputs.device
+    saved = watch.saved()
+    start = 0
+    if saved is not None:
+        sgd.restore(saved["sgd"])
+        start = saved["step"]
+    for step in range(start, steps):
+        if step % ASK_EVERY == 0:
+            if watch.stopped() or watch.due():
+                watch.save({"sgd": sgd.state(), "step": step})
+            if watch.stopped():
+                return False
+            watch.say(f"{step} of {steps} updates")
+        chosen = torch.stack([rows[label["seed"]][step] for label in labels]).to(device)  # [S, B]
+        inputs, targets = data.train_inputs[chosen], data.train_targets[chosen]
+        sgd.backward(sgd.stack.losses(nn.functional.cross_entropy, inputs, targets, shared=False))
+        sgd.step()
+    return True
+
+
+@torch.no_grad()
+def loss_and_accuracy(net: nn.Module, inputs: Tensor, targets: Tensor, rows: int = 1000) -> tuple[float, float]:
+    """Mean cross-entropy in nats and the share of right answers, computed `rows` at a time."""
+    outputs = torch.cat([net(part) for part in inputs.split(rows)])  # [N, C]
+    loss = nn.functional.cross_entropy(outputs.float(), targets)
+    return float(loss), float((outputs.argmax(1) == targets).float().mean())
