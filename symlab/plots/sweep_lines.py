@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,8 @@ from symlab.plots.style import (
 )
 from symlab.plots.sweep import Value, check_columns, over_repeats, places, shown, split_labels, spread_text, tried
 
+SAME = 0.01  # of the range: lines as near as this at most points lie on each other
+OVER: tuple[Literal["--", ":"], ...] = ("--", ":")  # the upper ones
 MOST_POINTS = 25  # of a line that has a marker at each
 DASHES = ((5, 2), (5, 2, 1, 2), (2, 2), (8, 2, 2, 2))
 Numbers = tuple[float, ...]
@@ -68,13 +70,14 @@ def sweep_lines(
     cells = {"line": labels.map({name: i for i, name in enumerate(names)}).to_numpy(), "x": places(table[x], values)}
     found = over_repeats(table, cells, y)
     lines = [*_lines(references, "guide", guide), *_lines(references, "level", level)]
-    handles = _handles(names, found, [label for _, label, _ in lines], len(values))
+    looks = _looks(found, len(names), len(values))
+    handles = _handles(names, looks, found, [label for _, label, _ in lines])
     figure, axes = figure_with_legend(title, handles, width_in, height_in)
     label_axes(axes, x_label or x, y_label or y)
     axes.set_xscale("log" if logarithmic else "linear")
     axes.set_yscale("log" if log_y else "linear", **({"nonpositive": "mask"} if log_y else {}))
     for index in range(len(names)):
-        _draw(axes, found[found["line"] == index], np.array(positions), _look(index, len(values)), log_y)
+        _draw(axes, found[found["line"] == index], np.array(positions), looks[index], log_y)
     for index, (key, _, place) in enumerate(lines):
         draw = axes.axvline if key == "guide" else axes.axhline
         draw(place, color=GREY, linewidth=0.9, dashes=DASHES[index % len(DASHES)], zorder=1.5)
@@ -112,10 +115,21 @@ def _lines(references: Mapping[str, float], key: str, name: str | None) -> list[
     return [(key, f"{label}: {v:.3g}", v) for label, v in own.items()]
 
 
-def _look(index: int, points: int) -> Line2D:
-    colour, marker = colour_and_marker(index)
-    marker = marker or ("." if points <= MOST_POINTS else "")
-    return Line2D([], [], color=colour, marker=marker, markersize=5 if marker == "." else 3.5, linewidth=1.3)
+def _looks(found: pd.DataFrame, lines: int, points: int) -> list[Line2D]:
+    """Solid lines; one that lies on others is dashed, so that all are seen."""
+    curves = [found[found["line"] == index].set_index("x")["mean"] for index in range(lines)]
+    finite = found["mean"][np.isfinite(found["mean"])]
+    near = SAME * float(finite.max() - finite.min()) if len(finite) else 0.0
+    looks = []
+    for index, curve in enumerate(curves):
+        colour, marker = colour_and_marker(index)
+        marker = marker or ("." if points <= MOST_POINTS else "")
+        look = Line2D([], [], color=colour, marker=marker, markersize=5 if marker == "." else 3.5, linewidth=1.3)
+        below = sum(bool(((curve - other).abs().dropna() <= near).mean() > 0.5) for other in curves[:index])
+        if below and points > 1:
+            look.set_linestyle(OVER[(below - 1) % len(OVER)])
+        looks.append(look)
+    return looks
 
 
 def _draw(axes: Axes, points: pd.DataFrame, positions: np.ndarray, look: Line2D, log_y: bool) -> None:
@@ -125,7 +139,7 @@ def _draw(axes: Axes, points: pd.DataFrame, positions: np.ndarray, look: Line2D,
     colour = look.get_color()
     known = np.isfinite(mean) & ((mean > 0) | (not log_y))
     (line,) = axes.plot(place[known], mean[known], color=colour, linewidth=look.get_linewidth())
-    line.set(marker=look.get_marker(), markersize=look.get_markersize())
+    line.set(linestyle=look.get_linestyle(), marker=look.get_marker(), markersize=look.get_markersize())
     half = np.where(np.isfinite(std), std, 0.0)
     low = np.maximum(mean - half, mean / 10) if log_y else mean - half
     axes.fill_between(place[known], low[known], (mean + half)[known], color=colour, alpha=0.2, linewidth=0)
@@ -158,11 +172,10 @@ def _ticks(axes: Axes, values: Sequence[Value], positions: Numbers, logarithmic:
         axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _handles(names: Sequence[str], found: pd.DataFrame, lines: Sequence[str], points: int) -> list[Artist]:
+def _handles(names: Sequence[str], looks: Sequence[Line2D], found: pd.DataFrame, lines: Sequence[str]) -> list[Artist]:
     handles: list[Artist] = []
-    for index, name in enumerate(names):
+    for name, look in zip(names, looks, strict=True):
         if name or len(names) > 1:
-            look = _look(index, points)
             look.set_label(plain(name or "none"))
             handles.append(look)
     for index, label in enumerate(lines):

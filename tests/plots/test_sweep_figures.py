@@ -163,9 +163,16 @@ def test_lines_are_means_with_a_band():
     assert labels(figure) == [
         *("u * v", "w", "edge: 0.003", "other (p=1): 2", "other (p=2): 3", "±1 std over 3 seeds"),
     ]
-    straight = [line for line in axes.lines if line.get_linestyle() == "--"]
+    straight = axes.lines[-3:]
     assert [float(np.ravel(line.get_xdata())[0]) for line in straight[:1]] == [3e-3]
     assert [float(np.ravel(line.get_ydata())[0]) for line in straight[1:]] == [2, 3]
+
+
+def test_lines_on_each_other_are_all_seen():
+    table = pd.concat([sweep(rates=(0.1,), arms=("a", "b", "c")), sweep(rates=(0.1,), arms=("w",))])
+    (axes,) = drawn(sweep_lines(table, {}, title="t")).axes
+    styles = [line.get_linestyle() for line in axes.lines if len(line.get_xdata()) == 3]
+    assert styles == ["-", "--", ":", "-"]
 
 
 def test_a_seed_with_several_rows_counts_once():
