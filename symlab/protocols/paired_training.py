@@ -38,9 +38,10 @@ def train_side_by_side(
         start = saved["step"]
     for step in range(start, steps):
         if step % ASK_EVERY == 0:
-            if watch.stopped() or watch.due():
+            stop = watch.stopped()
+            if stop or watch.due():
                 watch.save({"sgd": sgd.state(), "step": step})
-            if watch.stopped():
+            if stop:
                 return False
             watch.say(f"{step} of {steps} updates")
         chosen = torch.stack([rows[label["seed"]][step] for label in labels]).to(device)  # [S, B]
@@ -54,5 +55,5 @@ def train_side_by_side(
 def loss_and_accuracy(net: nn.Module, inputs: Tensor, targets: Tensor, rows: int = 1000) -> tuple[float, float]:
     """Mean cross-entropy in nats and the share of right answers, computed `rows` at a time."""
     outputs = torch.cat([net(part) for part in inputs.split(rows)])  # [N, C]
-    loss = nn.functional.cross_entropy(outputs.float(), targets)
+    loss = nn.functional.cross_entropy(outputs.double(), targets)
     return float(loss), float((outputs.argmax(1) == targets).float().mean())
