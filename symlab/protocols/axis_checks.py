@@ -1,0 +1,37 @@
+"""What a protocol's keys must be: one message with key, value and remedy (ValueError)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+
+def check_whole(key: str, value: int, *, least: int) -> None:
+    """A whole number, `least` or more."""
+    if not value >= least:
+        raise ValueError(f"{key} must be a whole number from {least} on, got {value}")
+
+
+def check_axis(key: str, values: Sequence[float], *, positive: bool = False) -> None:
+    """Values of a sweep: at least one, finite, ascending, not negative (with `positive`: above 0)."""
+    if not values:
+        raise ValueError(f"{key}: a sweep needs at least one value, got []")
+    low = "positive" if positive else "0 or more"
+    for value in values:
+        if not (0 < value < math.inf if positive else 0 <= value < math.inf):
+            raise ValueError(f"{key} must be {low} and finite, got {value}")
+    if not all(a < b for a, b in itertools.pairwise(values)):
+        raise ValueError(f"{key} must ascend, each value once, got {list(values)}")
+
+
+def check_member(key: str, value: float, axis: str, values: Sequence[float]) -> None:
+    """One of the values of a sweep."""
+    if value not in values:
+        raise ValueError(f"{key} must be one of {axis}, {list(values)}, got {value}")
+
+
+def check_step_sizes(axis: str, values: Sequence[float], other: str, rates: Sequence[float]) -> None:
+    """1 - rate value must not be negative: decay that overshoots zero is no decay."""
+    if not max(values) * max(rates) <= 1:
+        raise ValueError(f"{axis} times {other} must be at most 1, got {max(values)} and {max(rates)}")
