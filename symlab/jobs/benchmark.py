@@ -3,14 +3,23 @@
 import logging
 import statistics
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from symlab.rundir import BadInput, Outcome, RunDir
+from symlab.rundir.bands import check_bands, judge, verdict_lines
 from symlab.training.build import build_model, build_optimizer, number_of_parameters
-from symlab.training.factories import DataFactory, Loss, ModelFactory, OptimizerFactory, UsesBatch
+from symlab.training.factories import (
+    ConstraintFactory,
+    DataFactory,
+    Loss,
+    ModelFactory,
+    OptimizerFactory,
+    UsesBatch,
+    name_of,
+)
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.sources import in_memory
@@ -30,6 +39,7 @@ def benchmark(
     data: DataFactory,
     optimizers: Mapping[str, OptimizerFactory],
     loss: Loss,
+    constraint: ConstraintFactory | None = None,
     reference: str | None = None,
     rivals: Mapping[str, list[str]] | None = None,
     batch_size: int | None = None,
@@ -41,6 +51,7 @@ def benchmark(
     dtype: str = "float32",
     threads: int | None = 2,
     progress: bool = True,
+    expected: Mapping[str, Sequence[float]] | None = None,
 ) -> Outcome:
     """t(optimizer) / t(`reference`, None: the first), the median over `repeats` steps that take turns in one process.
 
@@ -52,10 +63,13 @@ def benchmark(
 
     `cpu_time`: seconds of the processor in place of those on the wall, summed over threads; for a busy machine.
     `rivals`: optimizer -> others; its update's time over that of the cheapest of the others (by the mean) is added.
+    `constraint`: every optimizer takes steps on the constrained model too, as OPTIMIZER_CONSTRAINT, behind the plain
+    ones. `expected`: name -> [low, high] of its whole step's ratio; the summary says which lie within.
 
     Raises BadInput for values, devices and shapes that cannot work.
     """
-    _check(optimizers, reference, rivals or {}, batch_size, repeats, limit_s)
+    ways = _ways(optimizers, constraint)
+    _check(list(ways), reference, rivals or {}, batch_size, repeats, limit_s, expected or {})
     place, kind = find_device(device), find_dtype(dtype)
     if cpu_time and place.type != "cpu":
         raise BadInput(f"cpu_time=true needs device=cpu, got {place}: the processor waits for the device")
@@ -63,8 +77,8 @@ def benchmark(
     with repeatable(seed, place, threads, deterministic=False):
         dataset = in_memory(data()).to(place, kind)
         inputs, targets = dataset.train_inputs[:batch_size], dataset.train_targets[:batch_size]
-        models = {name: build_model(model, dataset, seed, place, kind) for name in optimizers}
-        built = {name: build_optimizer(factory, models[name], inputs) for name, factory in optimizers.items()}
+        models = {name: build_model(model, dataset, seed, place, kind, way[1]) for name, way in ways.items()}
+        built = {name: build_optimizer(factory, models[name], inputs) for name, (factory, _) in ways.items()}
         threads_used = torch.get_num_threads()
         run.write_environment({"device": str(place), "dtype": dtype, "threads": threads_used, "seed": seed})
         steps = time_steps(models, built, loss, inputs, targets, WARM_UP + repeats, limit_s=limit_s, clock=clock)
@@ -84,20 +98,34 @@ def benchmark(
             "clock": "processor" if cpu_time else "wall",
             "reference": compared,
         }
+    ratios = {row["optimizer"]: {"value": row["step_ratio"], "error": None} for row in table}
+    verdicts = judge(expected or {}, ratios)
     lines = [", ".join(f"{key} {value}" for key, value in setting.items()), as_text(table, compared)]
-    logger.info("%s", "\n".join([*lines, *map(race_as_text, races)]))
-    summary = {"status": "completed", **setting, "table": table, "rivals": races}
+    logger.info("%s", "\n".join([*lines, *map(race_as_text, races), *verdict_lines(verdicts)]))
+    summary = {"status": "completed", **setting, "table": table, "rivals": races, "expected": verdicts}
     run.write_summary(summary)
     return Outcome("completed", 0, summary)
 
 
+def _ways(
+    optimizers: Mapping[str, OptimizerFactory], constraint: ConstraintFactory | None
+) -> dict[str, tuple[OptimizerFactory, ConstraintFactory | None]]:
+    """Name -> optimizer and constraint: all without, then all with it."""
+    ways: dict[str, tuple[OptimizerFactory, ConstraintFactory | None]] = {}
+    ways |= {name: (factory, None) for name, factory in optimizers.items()}
+    if constraint is not None:
+        ways |= {f"{name}_{name_of(constraint)}": (factory, constraint) for name, factory in optimizers.items()}
+    return ways
+
+
 def _check(
-    optimizers: Mapping[str, OptimizerFactory],
+    optimizers: Sequence[str],
     reference: str | None,
     rivals: Mapping[str, list[str]],
     batch_size: int | None,
     repeats: int,
     limit_s: float | None,
+    expected: Mapping[str, Sequence[float]],
 ) -> None:
     if not optimizers:
         raise BadInput("optimizers is empty: name at least one, e.g. +optimizer@optimizers.adam=adam")
@@ -116,6 +144,10 @@ def _check(
         raise BadInput(f"batch_size must be at least 1, got {batch_size}")
     if limit_s is not None and not limit_s > 0:
         raise BadInput(f"limit_s must be positive, got {limit_s}")
+    try:
+        check_bands(expected, optimizers)
+    except ValueError as error:
+        raise BadInput(str(error)) from error
 
 
 def _counted(steps: Iterable[dict[str, Any]], total: int, progress: bool) -> list[dict[str, Any]]:

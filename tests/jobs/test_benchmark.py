@@ -152,3 +152,30 @@ def test_bad_input(tmp_path, changes, message):
     with pytest.raises(BadInput, match=message):
         run_job(run, **changes)
     assert run.read_rows() == []
+
+
+def halves(model, inputs, generator):
+    """Every weight as a product with a half: a constraint."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.utils.parametrize.register_parametrization(module, "weight", Half())
+    return model
+
+
+class Half(nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+def test_a_constraint_is_timed_beside_the_plain_model_and_judged(tmp_path):
+    two = {name: ALL[name] for name in ("gd", "adam")}
+    expected = {"gd_halves": [0, 1e-9], "adam_halves": [0, 1e9]}
+    outcome = run_job(RunDir.create(tmp_path), optimizers=two, constraint=halves, expected=expected)
+    table = {row["optimizer"]: row for row in outcome.summary["table"]}
+    assert list(table) == ["gd", "adam", "gd_halves", "adam_halves"]
+    assert table["gd"]["step_ratio"] == 1.0
+    found = outcome.summary["expected"]
+    assert {name: row["verdict"] for name, row in found.items()} == {"gd_halves": "outside", "adam_halves": "within"}
+    assert found["adam_halves"]["value"] == table["adam_halves"]["step_ratio"]
+    with pytest.raises(BadInput, match=r"expected.adam_halfs: .*near it: adam_halves"):
+        run_job(RunDir.create(tmp_path / "bad"), constraint=halves, expected={"adam_halfs": [0, 1]})
