@@ -33,7 +33,7 @@ def choose_weights(model: nn.Module, where: Where = None) -> list[ChosenWeight]:
     its own (fc.parametrizations.weight.original0) and that of the weight (fc.weight).
 
     Raises ValueError for a pattern that fits none of them (all of a tied tensor's names count), a tensor that is not
-    initialised or complex, and a model without any.
+    initialised, complex, or a recurrent layer's, and a model without any.
     """
     names: dict[int, list[str]] = {}
     places: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -52,6 +52,11 @@ def choose_weights(model: nn.Module, where: Where = None) -> list[ChosenWeight]:
     chosen = [key for key in tensors if _fits(names[key], where)]
     _check_patterns(where, [name for known in names.values() for name in known])
     for key in chosen:
+        if any(isinstance(module, nn.RNNBase) for module, _ in places[key]):
+            raise ValueError(
+                f"{names[key][0]}: recurrent layers keep a list of their weights, which torch cannot copy under a"
+                " parametrization: leave them out by `where`"
+            )
         if not tensors[key].is_floating_point():
             raise ValueError(f"parameter {names[key][0]} is {tensors[key].dtype}: real floating-point weights only")
     return [ChosenWeight(names[key][0], tensors[key], tuple(places[key])) for key in chosen]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from symlab.constraint.options.shift import shift
 from symlab.data.dataset import Dataset
 from symlab.rundir import BadInput, RunDir
 from symlab.training.losses import auto
@@ -71,6 +72,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "pieces": BATCHES | {"accumulate": 2, "data": partial(regression, rows=13), "batch_size": 8, "drop_last": True},
     "clipped": BATCHES | {"clip_norm": 0.1, "ema": 0.5},
     "classes": BATCHES | {"data": classification, "optimizer": OPTIMIZERS["sgd"]},
+    "shifted": BATCHES | {"constraint": partial(shift, sigma=0.5), "optimizer": OPTIMIZERS["sgd"]},
     "images": BATCHES
     | {"data": images, "model": convolutions, "channels_last": True, "amp": "bf16", "dtype": "float32"},
     "batch_norm": BATCHES | {"model": partial(small_net, batch_norm=True), "drop_last": True},

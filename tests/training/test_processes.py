@@ -22,7 +22,7 @@ from tests.training.problems import assert_same_state, regression, rows_without_
 from tests.training.several_runs import settings
 
 ROOT = Path(__file__).parents[2]
-EXACT = ["full", "batches", "symo", "pieces", "clipped", "classes"]  # without batch norm and dropout
+EXACT = ["full", "batches", "symo", "pieces", "clipped", "classes", "shifted"]  # without batch norm and dropout
 
 
 def start(folder, names, rank, port, world=2):
