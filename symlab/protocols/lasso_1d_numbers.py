@@ -131,9 +131,9 @@ def _transition(rows: pandas.DataFrame, tolerance: float) -> float | None:
 
 def _gap(ours: pandas.DataFrame, theirs: pandas.DataFrame) -> float | None:
     """The largest |difference| of the column size, away from the transition."""
-    both = ours.set_index("relative")[["size"]].join(theirs.set_index("relative")["size"], rsuffix="_theirs").dropna()
-    away = both[np.abs(both.index.to_numpy(float) - 1) >= AWAY - 1e-9]
-    return float((away["size"] - away["size_theirs"]).abs().max()) if len(away) else None
+    gaps = (ours.set_index("relative")["size"] - theirs.set_index("relative")["size"]).abs().dropna()
+    away = gaps[np.abs(gaps.index.to_numpy(float) - 1) >= AWAY - 1e-9]
+    return float(away.max()) if len(away) else None
 
 
 def _share(hits: pandas.Series) -> float:

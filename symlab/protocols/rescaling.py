@@ -13,7 +13,7 @@ from torch import Tensor
 
 from symlab.constraint.measures import zero_fraction
 from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_whole
-from symlab.protocols.rescaling_numbers import NAMES, rescaling_numbers
+from symlab.protocols.rescaling_numbers import NAMES, rescaling_numbers, shown_tables
 from symlab.protocols.sparse_regression import Plain, Product, SparseRegression, gradients, sparse_regression
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 ARMS = (Product, Plain)
 LASSO = "lasso"
-CONVERGED_LR, CONVERGED_UPDATES = 0.05, 40_000
-"""Of full-batch gradient descent, in float64, that is compared with the lasso: lr x updates = 2,000."""
+CONVERGED_LR = 0.05
+"""Of gradient descent on all rows, in float64, that is compared with the lasso."""
+BLOWN_UP = 10.0
+"""A loss above this many times that of w = 0 counts as diverged, as one that is not finite does."""
 
 
 def rescaling(
@@ -43,6 +45,7 @@ def rescaling(
     shown_decay: float = 0.03,
     shown_batch_size: int = 32,
     lasso: bool = True,
+    lasso_updates: int = 40_000,
 ) -> Study:
     """(1 / B) sum (x . (u v) - y)^2 + (decay / 2) (||u||^2 + ||v||^2) by SGD; control: w in place of u v, equal decay.
 
@@ -54,12 +57,12 @@ def rescaling(
     if |w| <= threshold; columns say the same for 10 and 1/10 of it. risk is ||w - w*||^2.
 
     metrics has lr x decay at `shown_batch_size`, table batch the batch sizes at `shown_lr`; decay and rate are the rows
-    of metrics with `shown_lr`, and of u v with any decay; lasso is gradient descent on all rows (lr 0.05, 40,000
-    updates, float64) beside scikit-learn's lasso, if `lasso`.
+    of metrics with `shown_lr`, and of u v with any decay; lasso is gradient descent on all rows (lr 0.05,
+    `lasso_updates`, float64) beside scikit-learn's lasso, if `lasso`.
 
     Raises ValueError for a value out of range, and for `lasso` without scikit-learn.
     """
-    for key, value in {"rows": rows, "columns": columns, "nonzero": nonzero}.items():
+    for key, value in {"rows": rows, "columns": columns, "nonzero": nonzero, "lasso_updates": lasso_updates}.items():
         check_whole(key, value, least=1)
     if not nonzero <= columns:
         raise ValueError(f"nonzero must be at most columns={columns}, got {nonzero}")
@@ -83,7 +86,9 @@ def rescaling(
     like = torch.empty((), dtype=ground.dtype, device=ground.device)
     problem = sparse_regression(ground.seeds, like, rows=rows, columns=columns, nonzero=nonzero, noise=noise, init=init)
     grid = Sweep(tuple(lrs), tuple(decays), tuple(batch_sizes), time, threshold)
-    return RescalingStudy(problem, grid, nonzero, shown_lr, shown_decay, shown_batch_size, lasso)
+    return RescalingStudy(
+        problem, grid, nonzero, shown_lr, shown_decay, shown_batch_size, lasso_updates if lasso else 0
+    )
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class RescalingStudy:
     shown_lr: float
     shown_decay: float
     shown_batch_size: int
-    lasso: bool
+    lasso_updates: int  # 0: no comparison with the lasso
 
     @property
     def title(self) -> str:
@@ -125,7 +130,7 @@ class RescalingStudy:
     def figures(self) -> Mapping[str, str]:
         """Heat map, lines over decay (zeros, risk), over lr and batch size, and the lasso's path."""
         own = {"phase": "metrics", "decay": "decay", "risk": "decay", "rate": "rate", "batch": "batch"}
-        return own | ({"lasso": LASSO} if self.lasso else {})
+        return own | ({"lasso": LASSO} if self.lasso_updates else {})
 
     @property
     def references(self) -> Mapping[str, float]:
@@ -142,7 +147,7 @@ class RescalingStudy:
 
     def parts(self) -> Sequence[str]:
         """Arm, rate and batch size."""
-        return [*self._plan, *([LASSO] if self.lasso else [])]
+        return [*self._plan, *([LASSO] if self.lasso_updates else [])]
 
     def run(self, part: str, watch: Watch) -> Tables | None:
         """Rows of one arm at one rate and batch size, all decays and seeds."""
@@ -153,27 +158,17 @@ class RescalingStudy:
         if found is None:
             return None
         rows = list(self._rows(arm.name, lr, size, *found))
-        tables: Tables = {}
-        if size == self.shown_batch_size:
-            tables["metrics"] = rows
-            own = [row for row in rows if arm is Product or row["decay"] == self.shown_decay]
-            tables["rate"] = [{**row, "curve": _curve(row)} for row in own]
-            if lr == self.shown_lr:
-                tables["decay"] = rows
-        if lr == self.shown_lr:
-            own = [row for row in rows if arm is Product or row["decay"] == self.shown_decay]
-            tables["batch"] = [{**row, "curve": _curve(row)} for row in own]
-        return tables
+        return shown_tables(rows, arm.name, lr == self.shown_lr, size == self.shown_batch_size, self.shown_decay)
 
     def number_names(self) -> Sequence[str]:
         """See `rescaling_numbers`."""
-        return [name for name in NAMES if self.lasso or not name.startswith(LASSO)]
+        return [name for name in NAMES if self.lasso_updates or not name.startswith(LASSO)]
 
     def numbers(self, tables: Mapping[str, pandas.DataFrame]) -> dict[str, Number]:
         """The statements, each with its spread over seeds."""
         shown = (self.shown_lr, self.shown_decay)
         slack = 1 / self.problem.inputs.shape[2]
-        return rescaling_numbers(tables, self.problem.seeds, shown, slack, self.lasso)
+        return rescaling_numbers(tables, self.problem.seeds, shown, slack, self.lasso_updates > 0)
 
     def _descend(
         self, arm: type[Product] | type[Plain], lr: float, size: int, watch: Watch
@@ -198,6 +193,7 @@ class RescalingStudy:
         zeros = [zero_fraction(weights, t, batch_dims=2) for t in (threshold, 10 * threshold, threshold / 10)]
         equal = zero_fraction(early, threshold, batch_dims=2)
         losses, risks = self.problem.losses(weights), self.problem.risks(weights)
+        sound = losses <= BLOWN_UP * self.problem.losses(torch.zeros_like(weights[:, :1]))  # [E, K]; False for nan
         for e, seed in enumerate(self.problem.seeds):
             for k, decay in enumerate(self.sweep.decays):
                 row = {"seed": seed, "arm": arm, "lr": lr, "decay": decay, "batch_size": size}
@@ -210,14 +206,14 @@ class RescalingStudy:
                     "risk": risks,
                 }
                 found = {name: float(value[e, k]) for name, value in values.items()}
-                yield row | found | {"diverged": not bool(weights[e, k].isfinite().all())}
+                yield row | found | {"diverged": not bool(sound[e, k])}
 
     def _lasso_rows(self, watch: Watch) -> Tables | None:
         """u v without noise at convergence, and scikit-learn's lasso: zeros of both, and where they agree."""
         from sklearn.linear_model import Lasso
 
         exact = self.problem.exact()
-        weights = _converged(exact, torch.tensor(self.sweep.decays, dtype=torch.float64), watch)
+        weights = _converged(exact, torch.tensor(self.sweep.decays, dtype=torch.float64), self.lasso_updates, watch)
         if weights is None:
             return None
         rows: list[Row] = []
@@ -236,18 +232,14 @@ class RescalingStudy:
         return {LASSO: rows}
 
 
-def _converged(problem: SparseRegression, decays: Tensor, watch: Watch) -> Tensor | None:
+def _converged(problem: SparseRegression, decays: Tensor, updates: int, watch: Watch) -> Tensor | None:
     """Weights [E, K, d] of gradient descent on all rows, from X^T X and X^T y."""
     rows = problem.inputs.shape[1]
     gram = problem.inputs.transpose(1, 2) @ problem.inputs * (2 / rows)  # [E, d, d]
     cross = (problem.inputs.transpose(1, 2) @ problem.targets[..., None] * (2 / rows)).transpose(1, 2)  # [E, 1, d]
     descent = Product(problem, torch.full_like(decays, CONVERGED_LR), decays)
-    for update in range(CONVERGED_UPDATES):
+    for update in range(updates):
         descent.step(torch.bmm(descent.weights, gram) - cross)
         if update % 500 == 0 and watch.stopped():
             return None
     return descent.weights
-
-
-def _curve(row: Row) -> str:
-    return f"{row['arm']}, decay {row['decay']:g}"
