@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from symlab.constraint.measures import dead_units, distinct_neurons, neuron_norms, zero_neurons
+from symlab.constraint.measures import dead_units, distinct_neurons, neuron_norms
 from symlab.constraint.mirror_of_model import unit_weights
 from symlab.symmetry.groups import Group
 from symlab.symmetry.infer import infer_symmetry
@@ -22,7 +22,7 @@ READERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Counting:
-    """What counts as one neuron, and as none: see `distinct_neurons`."""
+    """What counts as one neuron, and as none: see `distinct_neurons`; `zero` is a share of a layer's mean start."""
 
     correlation: float
     strict_correlation: float
@@ -39,6 +39,7 @@ class HiddenAxis:
     odd: bool  # the net allows sign flips of the units: r and -r are the same neuron
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+    start_length: float  # of the weights into a unit, mean over the units of the net that the axes were found on
 
     def weights_in(self, parameters: Mapping[str, Tensor]) -> Tensor:
         """[n, D]: all weights into each unit, its bias as one of them."""
@@ -54,6 +55,7 @@ def hidden_axes(model: nn.Module, inputs: Tensor) -> tuple[WeightSymmetry, tuple
     Raises ValueError for a net without such an axis.
     """
     symmetry = infer_symmetry(model, inputs)
+    parameters = dict(model.named_parameters())
     found = []
     for label, group in symmetry.groups.items():
         writers = [
@@ -67,8 +69,10 @@ def hidden_axes(model: nn.Module, inputs: Tensor) -> tuple[WeightSymmetry, tuple
             if isinstance(module, READERS) and label in symmetry.axes.get(f"{name}.weight", ())[1:2]
         ]
         if writers:
-            odd = group is not Group.PERMUTATION
-            found.append(HiddenAxis(label, symmetry.sizes[label], odd, tuple(writers), tuple(readers)))
+            odd, size = group is not Group.PERMUTATION, symmetry.sizes[label]
+            rows = torch.cat([parameters[name].reshape(size, -1) for name in writers], dim=1)
+            length = float(neuron_norms(rows).mean())
+            found.append(HiddenAxis(label, size, odd, tuple(writers), tuple(readers), length))
     if not found:
         raise ValueError(f"{type(model).__name__} has no hidden units that could be exchanged: it needs a hidden layer")
     return symmetry, tuple(found)
@@ -101,7 +105,9 @@ def unit_counts(
 ) -> list[dict[str, float | str]]:
     """Per axis: width = distinct + merged + zero_neurons, by the weights in; the same by activations; dead units.
 
-    swap_distance: to the nearest set on which two units are equal, in and out, over the mean length of all units.
+    zero_neurons have weights in of at most `zero` times the mean length at the start (not of the longest: in a layer
+    that dies all units shrink alike). swap_distance: to the nearest set on which two units are equal, in and out, over
+    the mean length of the units that are not zero.
     """
     parameters = {name: p.detach() for name, p in net.named_parameters()}
     acts = activations(net, axes, inputs)
@@ -112,18 +118,21 @@ def _counts(
     axis: HiddenAxis, parameters: dict[str, Tensor], acts: Tensor | None, symmetry: WeightSymmetry, c: Counting
 ) -> dict[str, float | str]:
     rows = axis.weights_in(parameters)
-    distinct = float(distinct_neurons(rows, c.correlation, signless=axis.odd, zero=c.zero))
-    strict = float(distinct_neurons(rows, c.strict_correlation, signless=axis.odd, zero=c.zero))
-    zeros = float(zero_neurons(rows, zero=c.zero))
+    alive = neuron_norms(rows) > c.zero * axis.start_length  # [n]
+    distinct, strict = (_groups(rows[alive], level, axis.odd) for level in (c.correlation, c.strict_correlation))
+    zeros = float((~alive).sum())
     found: dict[str, float | str] = {"layer": axis.label, "width": axis.size, "distinct": distinct}
     found |= {"distinct_strict": strict, "zero_neurons": zeros, "merged": axis.size - zeros - distinct}
     if acts is not None:
-        alike = distinct_neurons(acts, c.correlation, centre=True, signless=axis.odd, zero=c.zero)
-        found["distinct_activations"] = float(alike)
+        found["distinct_activations"] = _groups(acts, c.correlation, axis.odd, centre=True)
         found["dead_units"] = float(dead_units(acts.mT, rtol=1e-6))
-    alive = neuron_norms(rows) > c.zero * neuron_norms(rows).max()
     found["swap_distance"] = nearest_swap(unit_weights(symmetry, axis.label, parameters)[alive])
     return found
+
+
+def _groups(rows: Tensor, correlation: float, odd: bool, *, centre: bool = False) -> float:
+    """Number of groups of equal units among those that are not zero; 0 of none."""
+    return float(distinct_neurons(rows, correlation, centre=centre, signless=odd)) if len(rows) else 0.0
 
 
 def nearest_swap(units: Tensor) -> float:

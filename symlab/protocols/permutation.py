@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from symlab.constraint.measures import cluster_order, neuron_correlation
+from symlab.constraint.measures import cluster_order, neuron_correlation, neuron_norms
 from symlab.constraint.remove_symmetry import remove_symmetry
 from symlab.constraint.restore_symmetry import restore_symmetry
 from symlab.data.dataset import Dataset
@@ -49,11 +49,11 @@ def permutation(
 
     Source: Ziyin (ICML 2024), permutation symmetry and Figure 1 (neuron correlation of a ResNet against decay;
     settings ours). A layer is an axis of the model's symmetry (on a residual stream, all layers that add to it). Its
-    units fall into: zero_neurons, whose weights in are at most `zero` times the longest (sparsity); groups of units
-    whose weights in, bias included, have a cosine of `correlation` or more (single linkage; without sign where the net
-    is odd in its units): distinct is their number, merged = width - zero_neurons - distinct. distinct_strict is the
-    same at `strict_correlation`, distinct_activations with the Pearson correlation of the units' activations on `rows`
-    test rows. In dead_units activations do not vary at all.
+    units fall into: zero_neurons, whose weights in have at most `zero` times the layer's mean length at the start
+    (sparsity); and groups of units whose weights in, bias included, have a cosine of `correlation` or more (single
+    linkage; without sign where the net is odd in its units): distinct is the number of groups, and merged = width -
+    zero_neurons - distinct. distinct_strict is the same at `strict_correlation`, distinct_activations with the Pearson
+    correlation of the units' activations on `rows` test rows. In dead_units activations do not vary at all.
 
     Arms: "symmetric", and one with a fixed random shift (`remove_symmetry`) for each of `sigmas`: the controls, at
     equal decay, from the same function, on the same batches. A shift of `sigma` / sqrt(fan in) has about sigma times
@@ -186,7 +186,8 @@ class PermutationStudy:
         train = loss_and_accuracy(net, data.train_inputs[:rows], data.train_targets[:rows])
         test = loss_and_accuracy(net, data.test_inputs, data.test_targets)
         totals: dict[str, Any] = {name: sum(float(own[name]) for own in found if name in own) for name in TOTALS}
-        totals["swap_distance"] = min((float(own["swap_distance"]) for own in found), default=math.nan)
+        distances = [float(own["swap_distance"]) for own in found]
+        totals["swap_distance"] = min((d for d in distances if math.isfinite(d)), default=math.nan)
         shares = {f"{name}_share": totals[name] / totals["width"] for name in TOTALS[1:]}
         results = {"train_loss": train[0], "train_accuracy": train[1], "test_loss": test[0], "test_accuracy": test[1]}
         tables["metrics"].append({**setting, **totals, **shares, **results, "diverged": diverged})
@@ -206,8 +207,9 @@ class PermutationStudy:
         """value = correlation of units i and j of the shown layer, numbered in the order of their clusters."""
         axis = self.shown.axis
         rows = axis.weights_in(dict(net.named_parameters()))[: self.shown.units]
-        order = cluster_order(rows, zero=self.counting.zero)
-        matrix = neuron_correlation(rows, zero=self.counting.zero)[order][:, order]
+        rows = rows * (neuron_norms(rows) > self.counting.zero * axis.start_length)[:, None]
+        order = cluster_order(rows)
+        matrix = neuron_correlation(rows)[order][:, order]
         for i, line in enumerate(matrix.tolist()):
             for j, value in enumerate(line):
                 yield {**setting, "layer": axis.label, "i": i, "j": j, "value": round(value, 4)}
@@ -236,4 +238,6 @@ def _check(sweep: Sweep, counting: Counting) -> None:
             f"strict_correlation must be at least correlation={counting.correlation}, got {counting.strict_correlation}"
         )
     if not 0 <= counting.zero < 1:
-        raise ValueError(f"zero, relative to the longest weights of a layer, must be in [0, 1), got {counting.zero}")
+        raise ValueError(
+            f"zero, relative to the length of the weights at the start, must be in [0, 1), got {counting.zero}"
+        )

@@ -100,6 +100,20 @@ def test_units_of_a_net_made_by_hand() -> None:
     assert found["swap_distance"] == 0
 
 
+def test_a_layer_that_died_has_no_units() -> None:
+    """All its weights are small together: none is small beside the others."""
+    net = mlp((2,), 2, torch.Generator().manual_seed(0), hidden=[5, 4], activation="relu", bias=True)
+    x = draw(40, 2)
+    symmetry, axes = hidden_axes(net, x)
+    with torch.no_grad():
+        net.layers[2].weight.mul_(1e-5)
+        net.layers[2].bias.mul_(1e-5)
+    first, second = unit_counts(net, symmetry, axes, x, COUNTING)
+    assert (second["zero_neurons"], second["distinct"], second["merged"]) == (4, 0, 0)
+    assert math.isnan(second["swap_distance"])
+    assert first["zero_neurons"] == 0
+
+
 def test_odd_units_merge_with_their_negatives() -> None:
     net = mlp((2,), 2, torch.Generator().manual_seed(0), hidden=[3], activation="tanh", bias=True)
     with torch.no_grad():
@@ -241,3 +255,21 @@ def test_wrong_keys_are_named() -> None:
         permutation(ground(data=toy_data(classes=False)))
     with pytest.raises(ValueError, match="no hidden units"):
         permutation(ground(model=lambda *a: mlp(*a, hidden=[])))
+
+
+@pytest.mark.slow
+def test_the_claim_on_digits() -> None:
+    """A short form of the experiment: units merge with decay, and not once the symmetry is broken."""
+    from symlab.data.digits import digits
+
+    def model(*a) -> nn.Module:
+        return mlp(*a, hidden=[64], activation="relu", bias=True, init="kaiming")
+
+    own = Ground((0, 1), torch.device("cpu"), torch.float32, data=digits(), model=model)
+    study = permutation(own, decays=(0.0, 1e-3, 3e-2), lrs=(0.1,), sigmas=(0.5,), steps=1200)
+    found = {name: number["value"] for name, number in study.numbers(run_all(study)).items()}
+    assert found["distinct_drop"] > 0.2
+    assert found["merged_rise"] > 0.1
+    assert found["activations_drop"] > 0.2
+    assert abs(found["distinct_drop_control"]) < 0.1
+    assert found["activations_drop_control"] < 0.1
