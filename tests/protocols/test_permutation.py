@@ -140,9 +140,15 @@ def run_all(study, parts=None) -> dict[str, pd.DataFrame]:
     return {name: pd.DataFrame(rows) for name, rows in tables.items()}
 
 
-def test_tables_of_all_arms() -> None:
+@pytest.fixture(scope="module")
+def run():
+    """A study and its tables, all parts."""
     study = permutation(ground(), **SETTINGS)
-    tables = run_all(study)
+    return study, run_all(study)
+
+
+def test_tables_of_all_arms(run) -> None:
+    study, tables = run
     metrics = tables["metrics"]
     assert len(metrics) == len(tables["layers"]) == 3 * 2 * 3 * 2  # arms, rates, decays, seeds
     assert (metrics["width"] == metrics["distinct"] + metrics["merged"] + metrics["zero_neurons"]).all()
@@ -154,9 +160,9 @@ def test_tables_of_all_arms() -> None:
     assert set(study.figures.values()) <= set(tables)
 
 
-def test_without_decay_all_arms_are_one_training() -> None:
+def test_without_decay_all_arms_are_one_training(run) -> None:
     """The controls start at the same function and see the same batches, so that only decay tells them apart."""
-    metrics = run_all(permutation(ground(), **SETTINGS))["metrics"]
+    metrics = run[1]["metrics"]
     columns = ["train_loss", "test_loss", "test_accuracy", "distinct"]
     for (_, _), own in metrics.groupby(["lr", "seed"]):
         still = own[own["decay"] == 0][columns]
@@ -166,9 +172,9 @@ def test_without_decay_all_arms_are_one_training() -> None:
         assert moved.max() - moved.min() > 1e-3
 
 
-def test_training_is_that_of_a_plain_loop() -> None:
-    study = permutation(ground(), **SETTINGS)
-    metrics = run_all(study, ["symmetric, lr 0.1"])["metrics"]
+def test_training_is_that_of_a_plain_loop(run) -> None:
+    study, tables = run
+    metrics = tables["metrics"].query("arm == 'symmetric' and lr == 0.1")
     data, seed, decay = study.data, 1, 0.01
     net = small_mlp((4,), 3, torch.Generator().manual_seed(seed)).double()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=decay)
