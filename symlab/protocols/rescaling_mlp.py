@@ -31,22 +31,25 @@ BLOWN_UP = 10.0
 def rescaling_mlp(
     ground: Ground,
     *,
-    lrs: Sequence[float] = (0.03, 0.1, 0.3),
+    lrs: Sequence[float] = (0.1, 0.2, 0.4),
     decays: Sequence[float] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
-    batch_sizes: Sequence[int] = (16, 64, 256),
+    batch_sizes: Sequence[int] = (8, 32, 128),
     momentum: float = 0.9,
-    time: float = 300.0,
+    time: float = 600.0,
     threshold: float = 1e-4,
-    shown_lr: float = 0.1,
+    shown_lr: float = 0.2,
     shown_decay: float = 1e-3,
-    shown_batch_size: int = 64,
+    shown_batch_size: int = 32,
 ) -> Study:
     """Cross-entropy + (decay / 2) (||u||^2 + ||v||^2) of a net with weights u v, by SGD; control: equal decay on w.
 
     Source: Ziyin (ICML 2024), rescaling symmetry and algorithm DCS, elementwise (settings ours). Every weight with two
     or more axes is constrained, u = w and v = 1 at the start, so both arms start as the same function, and see the same
     batches. All rates run for `time` = lr x updates. A weight counts as zero if |w| <= threshold; columns say the
-    same for 10 and 1/10 of it. Losses and accuracies are those of the net with these weights exactly zero.
+    same for 10 and 1/10 of it. lone_zero_fraction counts within the rows and columns of each matrix that are not all
+    zero: a unit that died, or an input that never changes, is not in it. A ReLU net has a rescaling symmetry of its
+    own, (rho W_in, W_out / rho) for each unit, so decay kills whole units of the control too, but no lone weight.
+    Losses and accuracies are those of the net with the small weights exactly zero.
 
     metrics has lr x decay at `shown_batch_size`; table batch the batch sizes at `shown_lr`; decay and rate are rows of
     metrics.
@@ -107,7 +110,8 @@ class RescalingNetStudy:
     @property
     def figures(self) -> Mapping[str, str]:
         """Heat map, lines over decay (zeros, accuracy), over lr and over batch size."""
-        return {"phase": "metrics", "decay": "decay", "accuracy": "decay", "rate": "rate", "batch": "batch"}
+        lines = dict.fromkeys(("decay", "lone", "accuracy"), "decay")
+        return {"phase": "metrics", **lines, "rate": "rate", "batch": "batch"}
 
     @property
     def references(self) -> Mapping[str, float]:
@@ -170,6 +174,7 @@ class RescalingNetStudy:
             row = {**label, **setting}
             for name, cut in (("", threshold), ("_10", 10 * threshold), ("_0.1", threshold / 10)):
                 row[f"zero_fraction{name}"] = float(zero_fraction(weights, cut))
+            row["lone_zero_fraction"] = lone_zeros(plain, threshold)
             with torch.no_grad():
                 for p in plain.parameters():
                     if p.ndim >= 2:
@@ -179,6 +184,20 @@ class RescalingNetStudy:
             row |= {"train_loss": train[0], "train_accuracy": train[1], "test_loss": test[0], "test_accuracy": test[1]}
             sound = bool(sgd.alive[index]) and train[0] <= BLOWN_UP * math.log(self.data.output_size)
             yield row | {"diverged": not sound}
+
+
+def lone_zeros(net: nn.Module, threshold: float) -> float | None:
+    """#{|w| <= threshold} / #{w} over the rows and columns of all matrices that are not all zero; None if all are.
+
+    A matrix is a weight [n, d], or of a convolution [n, ...] with the rest flattened.
+    """
+    zeros = total = 0
+    for p in net.parameters():
+        if p.ndim >= 2:
+            large = p.detach().flatten(1).abs() > threshold  # [n, d]
+            kept = large[large.any(1)][:, large.any(0)]
+            zeros, total = zeros + int((~kept).sum()), total + kept.numel()
+    return zeros / total if total else None
 
 
 def _weights(net: nn.Module) -> torch.Tensor:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PRODUCT, PLAIN = "u * v", "w"
 ZEROS = "zero_fraction"
+LONE = "lone_zero_fraction"
 NET_SLACK = 0.01
 """A fall of a net's zeros, from one decay to the next, that does not count."""
 SPARSITY_NAMES = (
@@ -27,7 +28,13 @@ SPARSITY_NAMES = (
     "threshold_effect",
     "diverged",
 )
-NET_NAMES = (*SPARSITY_NAMES, "accuracy_lost", "zeros_at_accuracy")
+NET_NAMES = (
+    *SPARSITY_NAMES,
+    "control_lone_zeros",
+    "more_lone_zeros_than_control",
+    "accuracy_lost",
+    "zeros_at_accuracy",
+)
 NAMES = (
     *SPARSITY_NAMES,
     "rate_slope_equal_updates",
@@ -93,6 +100,12 @@ def net_numbers(
     """The numbers of `rescaling_mlp`, in the order of NET_NAMES."""
     phase = tables["metrics"]
     values = sparsity_values(phase, tables["batch"], seeds, shown, NET_SLACK)
+    plain = chosen(phase, arm=PLAIN)
+    text = "zeros of w outside of rows and columns that are all zero, mean over lr and decay"
+    values["control_lone_zeros"] = (text, means(plain, LONE, seeds))
+    lone = [means(chosen(phase, arm=arm, decay=shown[1]), LONE, seeds) for arm in (PRODUCT, PLAIN)]
+    text = f"such zeros of u v minus those of w at decay {shown[1]:g}, mean over lr"
+    values["more_lone_zeros_than_control"] = (text, differences(*lone))
     at = chosen(phase, lr=shown[0], decay=shown[1])
     accuracies = [means(chosen(at, arm=arm), "test_accuracy", seeds) for arm in (PRODUCT, PLAIN)]
     text = f"test accuracy of w minus that of u v with its zeros exact, decay {shown[1]:g}, lr {shown[0]:g}"

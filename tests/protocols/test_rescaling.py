@@ -10,7 +10,7 @@ import torch
 from symlab.data.digits import digits
 from symlab.models.mlp import mlp
 from symlab.protocols.rescaling import rescaling
-from symlab.protocols.rescaling_mlp import rescaling_mlp
+from symlab.protocols.rescaling_mlp import lone_zeros, rescaling_mlp
 from symlab.protocols.seed_statements import differences, means, ratios, rises, slopes
 from symlab.protocols.sparse_regression import Plain, Product, gradients, sparse_regression
 from symlab.protocols.study import Ground
@@ -23,7 +23,7 @@ SMALL = {
 }
 NET = {
     **{"lrs": (0.1, 0.3), "decays": (0.001, 0.05), "batch_sizes": (10, 20), "time": 12.0},
-    **{"shown_decay": 0.05, "shown_batch_size": 20},
+    **{"shown_lr": 0.1, "shown_decay": 0.05, "shown_batch_size": 20},
 }
 
 
@@ -165,8 +165,18 @@ def test_a_net_has_zeros_and_its_control_has_none():
     assert "296 weights" in study.title  # 64 x 4 + 4 x 10
     product = tables["metrics"][tables["metrics"]["arm"] == "u * v"].groupby("decay")["zero_fraction"].mean()
     assert product[0.05] > 0.3 > product[0.001]
-    assert numbers["control_zeros"]["value"] < 0.01
+    assert numbers["control_lone_zeros"]["value"] < 0.01
     assert set(study.figures.values()) == set(tables)
+
+
+def test_lone_zeros_stand_beside_others():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[1.0, 0, 0], [0.05, 2, 0], [0, 0, 0]]))  # a dead unit and a dead input
+        net[1].weight.copy_(torch.tensor([[0.0, 1, 0], [1, 1, 0]]))
+        assert lone_zeros(net, 0.1) == pytest.approx((2 + 1) / (4 + 4))
+        assert lone_zeros(net, 0.01) == pytest.approx((1 + 1) / (4 + 4))
+        assert lone_zeros(net, 3.0) is None
 
 
 def test_a_net_starts_as_its_control_and_resumes_exactly():
