@@ -132,7 +132,7 @@ def _labels(sources: Sequence[RecordedRun], group_by: Sequence[str] | None) -> l
 
 def _warn_of_equal_seeds(sources: Sequence[RecordedRun], labels: Sequence[str]) -> None:
     seeds = Counter(
-        (label, str(source.config.get("seed")), str(_data_seed(source)))
+        (label, str(source.config.get("seed", source.config.get("seeds"))), str(_data_seed(source)))
         for label, source in zip(labels, sources, strict=True)
     )
     for (label, seed, data_seed), count in seeds.items():

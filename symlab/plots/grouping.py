@@ -14,6 +14,7 @@ TARGET = "_target_"
 NOT_A_DIFFERENCE = frozenset(
     {
         "seed",
+        "seeds",
         "data.seed",
         "device",
         "threads",
@@ -22,6 +23,8 @@ NOT_A_DIFFERENCE = frozenset(
         "checkpoint_every_s",
         "eval_batch_size",
         "targets",
+        "plots",
+        "expected",
         "data.root",
         "data.package",
         "data.download",
@@ -108,7 +111,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Flat:
 
 
 def _counts(key: str) -> bool:
-    return key not in NOT_A_DIFFERENCE and not key.startswith("plot.")
+    return key not in NOT_A_DIFFERENCE and not key.startswith(("plot.", "plots.", "expected."))
 
 
 def _differing_keys(flats: Sequence[Flat]) -> list[str]:

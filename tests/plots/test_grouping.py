@@ -29,6 +29,12 @@ def test_seeds_machine_and_figure_make_no_group():
     assert group_labels(configs) == [""] * 5
 
 
+def test_several_seeds_expectations_and_figures_make_no_group():
+    study = config() | {"seeds": [0, 1], "plots": None, "expected": None}
+    shown = {"seeds": [2], "plots": {"phase": {"x": "decay"}}, "expected": {"slope": [0, 1]}}
+    assert group_labels([study, study | shown, study | shown | {"epochs": 3}]) == ["epochs=100"] * 2 + ["epochs=3"]
+
+
 def test_an_optimizers_own_keys_are_not_shown_when_the_optimizer_says_it_all():
     assert group_labels([config("adam"), config("gd"), config("gd", seed=1)]) == [
         "optimizer=adam",
