@@ -155,14 +155,16 @@ class PlasticityStudy:
         strongest = max(decay for arm in self.arms for decay, _ in arm.settings)
         tables: Tables = {"metrics": rows, "late": self.windows.late_means(rows)}
         for name, decay in (("lines", self.shown_decay), ("strong", strongest)):
-            tables[name] = [{**row, "curve": curve(row)} for row in rows if row["decay"] in (0.0, decay)]
-        tables["late"] = [{**row, "curve": curve(row)} for row in tables["late"] if row["decay"]]
+            own = [row for row in rows if row["decay"] in (0.0, decay)]
+            tables[name] = [{**row, "curve": curve(row, f"decay {decay:g}")} for row in own]
+        tables["late"] = [{**row, "curve": curve(row, "decay")} for row in tables["late"] if row["decay"]]
         return tables
 
 
-def curve(row: Row) -> str:
-    """The arm, with the sigma of its shift."""
-    return f"shift, σ = {row['sigma']:g}/√d" if row["sigma"] else str(row["arm"])
+def curve(row: Row, decay: str) -> str:
+    """The arm; `decay` and the sigma of the shift for those that have them."""
+    shift = f", shift {row['sigma']:g}/√d" if row["sigma"] else ""
+    return f"{decay}{shift}" if row["decay"] else str(row["arm"])
 
 
 def _name(data: Dataset) -> str:

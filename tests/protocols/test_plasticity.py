@@ -172,9 +172,11 @@ def test_tables_figures_and_numbers():
     assert set(found.figures.values()) | {"metrics"} == set(tables)
     assert len(tables["metrics"]) == 3 * 2 * (3 + 3 + 6)
     assert {row["curve"] for row in tables["lines"]} == {
-        *("vanilla", "noise", "shrink and perturb", "decay", "shift, σ = 0.01/√d", "shift, σ = 1/√d")
+        *("vanilla", "noise", "shrink and perturb", "decay 0.001", "decay 0.001, shift 0.01/√d"),
+        "decay 0.001, shift 1/√d",
     }
     assert {row["decay"] for row in tables["strong"]} == {0.0, 0.1}
+    assert {row["curve"] for row in tables["late"]} == {"decay", "decay, shift 0.01/√d", "decay, shift 1/√d"}
     assert all(row["task"] == 3 for row in tables["late"])
     assert len(tables["late"]) == 2 * 9
     numbers = found.numbers({name: pd.DataFrame(rows) for name, rows in tables.items()})
