@@ -47,8 +47,8 @@ def balanced(p: Tensor) -> Factors:
 def _shifted_factors(p: Tensor) -> Factors:
     """U and W of least norm among the balanced ones: (A s^(1/2) R^T - I, R s^(1/2) B^T - I), R a rotation."""
     u, w = balanced(p)
-    left, _, right = torch.linalg.svd(u + w.mT)  # max over R of tr R (u^T + w): the polar factor, transposed
-    turn = (left @ right).mT
+    left, _, right = torch.linalg.svd(u + w.mT)
+    turn = left @ right  # the polar factor: of all R the largest <R, U> + <R, W^T>
     return u @ turn.mT - eye_like(p), turn @ w - eye_like(p)
 
 
@@ -89,6 +89,12 @@ class MatrixDescent:
     def matrix(self) -> Tensor:
         """P [S, d, d]."""
         return self.form.matrix(self.u, self.w)
+
+    def measured(self) -> tuple[Tensor, Tensor]:
+        """P [S, d, d], zeros where it diverged, and where it did not [S]: finite factors may have an infinite product."""
+        p = self.matrix()
+        live = self.alive & p.flatten(1).isfinite().all(1)
+        return torch.where(live[:, None, None], p, torch.zeros_like(p)), live
 
     def step(self, gradient: Tensor, kicks: Factors | None = None) -> None:
         """One update from dL/dP [S, d, d]; `kicks` are added to the gradients of U and W."""

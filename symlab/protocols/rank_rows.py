@@ -38,19 +38,19 @@ def check_cut_offs(cut_off: float, cut_offs: Sequence[float]) -> None:
                 )
 
 
-def rank_columns(matrices: Tensor, alive: Tensor, scale: float, cut_off: float, cut_offs: Sequence[float]) -> Columns:
+def rank_columns(matrices: Tensor, live: Tensor, scale: float, cut_off: float, cut_offs: Sequence[float]) -> Columns:
     """rank = #{i: s_i > cut_off scale}, also at `cut_offs`, own_rank, stable_rank, largest and smallest s_i / scale.
 
-    matrices [S, d, d]; None where not `alive` [S].
+    matrices [S, d, d]; None where not `live` [S].
     """
     values = torch.linalg.svdvals(matrices.double()) / scale  # [S, d]
     found = {"rank": (values > cut_off).sum(1)}
     found |= {name: (values > c).sum(1) for name, c in zip(rank_names(cut_offs), cut_offs, strict=True)}
     found |= {"own_rank": numerical_rank(matrices, cut_off), "stable_rank": stable_rank(matrices)}
     found |= {"largest": values[:, 0], "smallest": values[:, -1]}
-    keep = alive.tolist()
+    keep = live.tolist()
     return {
-        name: [float(v) if live else None for v, live in zip(column.tolist(), keep, strict=True)]
+        name: [float(v) if kept else None for v, kept in zip(column.tolist(), keep, strict=True)]
         for name, column in found.items()
     }
 
@@ -120,4 +120,5 @@ def _series(own: pandas.DataFrame, axis: str, value: str) -> list[list[float]]:
     """The values along `axis`, ascending, one list per combination of the other settings; gaps left out."""
     others = [name for name in AXES if name in own.columns and name != axis]
     rows = own.dropna(subset=[value]).sort_values(axis)
-    return [list(map(float, group[value])) for _, group in rows.groupby(others)]
+    groups = [group for _, group in rows.groupby(others)] if others else [rows]
+    return [list(map(float, group[value])) for group in groups]

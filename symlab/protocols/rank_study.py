@@ -132,8 +132,10 @@ class RankStudy:
         return MatrixDescent(arm.form, (u, w), lr, decay)
 
     def _rows(self, arm: Arm, batch: int, lr: float, descent: MatrixDescent) -> list[Row]:
-        sweep, alive = self.sweep, descent.alive.tolist()
-        columns = rank_columns(descent.matrix(), descent.alive, self.scale, sweep.cut_off, sweep.cut_offs)
+        sweep = self.sweep
+        matrices, live = descent.measured()
+        alive = live.tolist()
+        columns = rank_columns(matrices, live, self.scale, sweep.cut_off, sweep.cut_offs)
         settings = [(seed, *cell) for seed in self.ground.seeds for cell in sweep.cells]
         fixed: dict[str, Any] = {"arm": arm.name, "lr": lr, "batch": batch}
         return [
@@ -149,9 +151,9 @@ class RankStudy:
         least = task.minimum_values(decay) if arm is self.arms[0] else None
         if least is None:
             return [None] * len(descent.alive)
-        values = torch.linalg.svdvals(descent.matrix().double())
-        gaps = (values - least.flatten(0, 1)).abs().amax(1) / self.scale
-        return [gap if live else None for gap, live in zip(gaps.tolist(), descent.alive.tolist(), strict=True)]
+        matrices, live = descent.measured()
+        gaps = (torch.linalg.svdvals(matrices.double()) - least.flatten(0, 1)).abs().amax(1) / self.scale
+        return [gap if kept else None for gap, kept in zip(gaps.tolist(), live.tolist(), strict=True)]
 
     def _tables(self, rows: list[Row]) -> Tables:
         sweep = self.sweep

@@ -196,9 +196,10 @@ class RotationStudy:
 
     def _rows(self, arm: Arm, lr: float, descent: MatrixDescent) -> list[Row]:
         """One row per seed, decay and noise, in the order of the stack."""
-        columns = rank_columns(descent.matrix(), descent.alive, 1.0, self.cut_off, self.cut_offs)
+        matrices, live = descent.measured()
+        columns = rank_columns(matrices, live, 1.0, self.cut_off, self.cut_offs)
         settings = [(seed, *cell) for seed in self.ground.seeds for cell in self.grid]
-        alive = descent.alive.tolist()
+        alive = live.tolist()
         return [
             {"arm": arm.name, "lr": lr, "decay": decay, "noise": noise, "seed": seed, "diverged": not alive[i]}
             | {name: column[i] for name, column in columns.items()}
@@ -238,7 +239,7 @@ class RotationStudy:
 
     def _soft_threshold_gaps(self, descent: MatrixDescent, goal: Tensor) -> list[float]:
         """[R C]: max_i |s_i(P) - max(s_i - decay, 0)|."""
-        values = torch.linalg.svdvals(descent.matrix().double())
+        values = torch.linalg.svdvals(descent.measured()[0].double())
         return (values - self._thresholded(goal)).abs().amax(1).tolist()
 
     def _closed_form(self, goal: Tensor) -> list[dict[str, Any]]:
