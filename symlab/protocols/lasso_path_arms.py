@@ -1,0 +1,99 @@
+"""The lasso's path over alpha by both solvers: solutions, differences and times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from symlab.constraint.spred import alpha_max
+from symlab.protocols.lasso_arms import (
+    NEWTON,
+    SKLEARN,
+    compared,
+    loosest,
+    newton_path,
+    objective,
+    sklearn_path,
+)
+from symlab.protocols.study import Row
+
+EQUAL = 1e-3
+"""Relative difference within which two objectives count as equal."""
+DEFAULT_TOL = {SKLEARN: 1e-4, NEWTON: 1e-6}
+FLOOR = 1e-12
+"""Of the gaps in the figure."""
+EXACT_TOL = {torch.float64: 1e-9, torch.float32: 1e-6}
+
+
+@dataclass(frozen=True)
+class PathSetting:
+    """`points` alphas from alpha_max down to alpha_max / ratio; tolerances, loose to tight; weights to draw.
+
+    Raises ValueError for a ratio of at most 1 and for tolerances that are not descending in (0, 1).
+    """
+
+    points: int
+    ratio: float
+    tols: tuple[float, ...]
+    drawn: int
+
+    def __post_init__(self) -> None:
+        if not 1 < self.ratio < math.inf:
+            raise ValueError(f"path_ratio, alpha_max over the least alpha, must be above 1, got {self.ratio}")
+        check_tols("path_tols", self.tols)
+
+    def alphas(self, X: Tensor, y: Tensor) -> list[float]:
+        """Descending, evenly spaced in the logarithm."""
+        largest = alpha_max(X, y)
+        return [largest * self.ratio ** (-i / (self.points - 1)) for i in range(self.points)]
+
+
+def check_tols(key: str, tols: tuple[float, ...]) -> None:
+    """Raises ValueError unless the tolerances descend, loose to tight, within (0, 1)."""
+    falling = all(a > b for a, b in itertools.pairwise(tols))
+    if not tols or not falling or not all(0 < tol < 1 for tol in tols):
+        raise ValueError(f"{key} must fall strictly, all between 0 and 1, got {list(tols)}")
+
+
+def path_rows(X: Tensor, y: Tensor, setting: PathSetting) -> tuple[list[Row], list[Row]]:
+    """One row per arm and alpha, and the weights to draw (column, alpha, weight per arm).
+
+    Both at their default tolerances. Objectives are compared with those of `spred_path` at a duality gap of 1e-9
+    (float32: 1e-6), supports with those of scikit-learn at the tightest of the tolerances. The times are those at the
+    loosest tolerance that gives equal objectives on all of the path, the two solvers one after the other.
+    """
+    alphas = setting.alphas(X, y)
+    exact, _ = newton_path(X, y, alphas)(EXACT_TOL[X.dtype])
+    best = [objective(X, y, w, alpha) for w, alpha in zip(exact, alphas, strict=True)]
+
+    def gaps(weights: Tensor) -> list[float]:
+        values = [objective(X, y, w, alpha) for w, alpha in zip(weights, alphas, strict=True)]
+        return [value / least - 1 for value, least in zip(values, best, strict=True)]
+
+    solvers = {SKLEARN: sklearn_path(X, y, alphas), NEWTON: newton_path(X, y, alphas)}
+    chosen = {arm: loosest(solve, setting.tols, lambda w: max(gaps(w)), EQUAL) for arm, solve in solvers.items()}
+    reference, _ = solvers[SKLEARN](setting.tols[-1])
+    shown = {arm: solvers[arm](tol)[0] for arm, tol in DEFAULT_TOL.items()}
+    rows: list[Row] = []
+    for arm, weights in shown.items():
+        timed = {"time_s": chosen[arm].time_s, "tol": chosen[arm].tol}
+        for index, (alpha, gap) in enumerate(zip(alphas, gaps(weights), strict=True)):
+            row: Row = {"arm": arm, "alpha": alpha, "relative_alpha": alpha / alphas[0], "objective_gap": gap, **timed}
+            row["shown_gap"] = max(gap, FLOOR)
+            rows.append(row | compared(weights[index], reference[index]))
+    return rows, _weight_rows(alphas, shown, setting.drawn)
+
+
+def _weight_rows(alphas: list[float], shown: dict[str, Tensor], drawn: int) -> list[Row]:
+    """The weights that get largest, by both arms."""
+    largest = shown[NEWTON].abs().amax(0).topk(min(drawn, shown[NEWTON].shape[1])).indices.tolist()
+    return [
+        {"arm": arm, "column": column, "relative_alpha": alpha / alphas[0], "weight": float(weights[index, column])}
+        for arm, weights in shown.items()
+        for column in largest
+        for index, alpha in enumerate(alphas)
+    ]
