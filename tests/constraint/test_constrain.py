@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from symlab.constraint.constrain import balanced_split, collapse, constrain, constrained, unit_split
 from symlab.constraint.factored import Projector, Split
+from symlab.constraint.mirror import MirrorSymmetry
 from symlab.constraint.projectors.elementwise import Elementwise
 from symlab.constraint.projectors.equal_neurons import EqualNeurons
 from symlab.constraint.projectors.groups import Groups
@@ -322,6 +323,18 @@ def test_a_projector_of_ones_own_as_function_and_as_matrix() -> None:
         assert (
             abs((direction @ collapse(model, 1e9).weight.detach().flatten()).item()) < 1e-14
         )  # on the set P theta = 0
+
+
+def test_what_a_mirror_moves_is_a_projector() -> None:
+    O = torch.linalg.qr(torch.randn(6, 2, dtype=torch.float64)).Q  # noqa: E741
+    mirror = MirrorSymmetry(O, {"weight": (2, 3)})
+    layer = nn.Linear(3, 2, bias=False, dtype=torch.float64)
+    constrain(layer, lambda theta: mirror.off({"weight": theta})["weight"])
+    assert float(mirror.distance({"weight": layer.weight}).detach()) > 0.01
+    flat = collapse(layer, 1e9)
+    assert float(mirror.distance({"weight": flat.weight}).detach()) < 1e-14
+    expected = mirror.on({"weight": layer.weight})["weight"]
+    assert torch.allclose(flat.weight, expected, atol=1e-14)
 
 
 @pytest.mark.slow
