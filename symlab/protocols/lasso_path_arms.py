@@ -13,6 +13,7 @@ from symlab.constraint.spred import alpha_max
 from symlab.protocols.lasso_arms import (
     NEWTON,
     SKLEARN,
+    ZERO,
     compared,
     loosest,
     newton_path,
@@ -84,6 +85,7 @@ def path_rows(X: Tensor, y: Tensor, setting: PathSetting) -> tuple[list[Row], li
         for index, (alpha, gap) in enumerate(zip(alphas, gaps(weights), strict=True)):
             row: Row = {"arm": arm, "alpha": alpha, "relative_alpha": alpha / alphas[0], "objective_gap": gap, **timed}
             row["shown_gap"] = max(gap, FLOOR)
+            row["reference_zero_fraction"] = float((reference[index].abs() < ZERO).double().mean())
             rows.append(row | compared(weights[index], reference[index]))
     return rows, _weight_rows(alphas, shown, setting.drawn)
 
