@@ -333,3 +333,22 @@ def test_a_parametrization_on_top_is_not_lost_on_the_way_back():
     nn.utils.parametrize.register_parametrization(model[0], "weight", nn.Tanh())
     with pytest.raises(ValueError, match="remove that first"):
         restore_symmetry(model)
+
+
+@pytest.mark.slow
+def test_distributed_data_parallel(tmp_path):
+    """The gradients of phi, and buffers that stay, with torch's own wrapper (one process)."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = remove_symmetry(net(), generator=generator())
+        twin = copy.deepcopy(model)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        for one in (wrapped, twin):
+            one(X).square().sum().backward()
+        for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(a.grad, b.grad)
+        for a, b in zip(model.buffers(), twin.buffers(), strict=True):
+            assert torch.equal(a, b)
+    finally:
+        torch.distributed.destroy_process_group()
