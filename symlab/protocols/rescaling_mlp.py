@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 BLOWN_UP = 10.0
 """A loss above this many times that of equal outputs counts as diverged, as one that is not finite does."""
 
+ALIVE = 10.0
+"""A row or column with no weight above this many thresholds is dead or dying."""
+
 
 def rescaling_mlp(
     ground: Ground,
     *,
-    lrs: Sequence[float] = (0.1, 0.2, 0.4),
+    lrs: Sequence[float] = (0.05, 0.1, 0.2),
     decays: Sequence[float] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
-    batch_sizes: Sequence[int] = (8, 32, 128),
+    batch_sizes: Sequence[int] = (16, 32, 128),
     momentum: float = 0.9,
-    time: float = 600.0,
+    time: float = 300.0,
     threshold: float = 1e-4,
-    shown_lr: float = 0.2,
-    shown_decay: float = 1e-3,
+    shown_lr: float = 0.1,
+    shown_decay: float = 3e-3,
     shown_batch_size: int = 32,
 ) -> Study:
     """Cross-entropy + (decay / 2) (||u||^2 + ||v||^2) of a net with weights u v, by SGD; control: equal decay on w.
@@ -46,10 +49,10 @@ def rescaling_mlp(
     Source: Ziyin (ICML 2024), rescaling symmetry and algorithm DCS, elementwise (settings ours). Every weight with two
     or more axes is constrained, u = w and v = 1 at the start, so both arms start as the same function, and see the same
     batches. All rates run for `time` = lr x updates. A weight counts as zero if |w| <= threshold; columns say the
-    same for 10 and 1/10 of it. lone_zero_fraction counts within the rows and columns of each matrix that are not all
-    zero: a unit that died, or an input that never changes, is not in it. A ReLU net has a rescaling symmetry of its
-    own, (rho W_in, W_out / rho) for each unit, so decay kills whole units of the control too, but no lone weight.
-    Losses and accuracies are those of the net with the small weights exactly zero.
+    same for 10 and 1/10 of it. lone_zero_fraction counts within the rows and columns of each matrix that have a weight
+    above 10 thresholds: a unit that died or is dying, or an input that never changes, is not in it. A ReLU net has a
+    rescaling symmetry of its own, (rho W_in, W_out / rho) for each unit, so decay kills whole units of the control
+    too, but no lone weight. Losses and accuracies are those of the net with the small weights exactly zero.
 
     metrics has lr x decay at `shown_batch_size`; table batch the batch sizes at `shown_lr`; decay and rate are rows of
     metrics.
@@ -187,16 +190,18 @@ class RescalingNetStudy:
 
 
 def lone_zeros(net: nn.Module, threshold: float) -> float | None:
-    """#{|w| <= threshold} / #{w} over the rows and columns of all matrices that are not all zero; None if all are.
+    """#{|w| <= threshold} / #{w} over the rows and columns of all matrices that live; None where none does.
 
+    They live if some weight is above 10 `threshold`: decay takes a dead unit through the threshold weight by weight.
     A matrix is a weight [n, d], or of a convolution [n, ...] with the rest flattened.
     """
     zeros = total = 0
     for p in net.parameters():
         if p.ndim >= 2:
-            large = p.detach().flatten(1).abs() > threshold  # [n, d]
-            kept = large[large.any(1)][:, large.any(0)]
-            zeros, total = zeros + int((~kept).sum()), total + kept.numel()
+            sizes = p.detach().flatten(1).abs()  # [n, d]
+            lives = sizes > ALIVE * threshold
+            kept = sizes[lives.any(1)][:, lives.any(0)]
+            zeros, total = zeros + int((kept <= threshold).sum()), total + kept.numel()
     return zeros / total if total else None
 
 

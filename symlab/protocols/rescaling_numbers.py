@@ -101,7 +101,7 @@ def net_numbers(
     phase = tables["metrics"]
     values = sparsity_values(phase, tables["batch"], seeds, shown, NET_SLACK)
     plain = chosen(phase, arm=PLAIN)
-    text = "zeros of w outside of rows and columns that are all zero, mean over lr and decay"
+    text = "zeros of w in the rows and columns that live, mean over lr and decay"
     values["control_lone_zeros"] = (text, means(plain, LONE, seeds))
     lone = [means(chosen(phase, arm=arm, decay=shown[1]), LONE, seeds) for arm in (PRODUCT, PLAIN)]
     text = f"such zeros of u v minus those of w at decay {shown[1]:g}, mean over lr"

@@ -174,8 +174,9 @@ def test_lone_zeros_stand_beside_others():
     with torch.no_grad():
         net[0].weight.copy_(torch.tensor([[1.0, 0, 0], [0.05, 2, 0], [0, 0, 0]]))  # a dead unit and a dead input
         net[1].weight.copy_(torch.tensor([[0.0, 1, 0], [1, 1, 0]]))
-        assert lone_zeros(net, 0.1) == pytest.approx((2 + 1) / (4 + 4))
+        assert lone_zeros(net, 0.06) == pytest.approx((2 + 1) / (4 + 4))
         assert lone_zeros(net, 0.01) == pytest.approx((1 + 1) / (4 + 4))
+        assert lone_zeros(net, 0.11) == pytest.approx(0 / 1)  # only the weight 2 is above 1.1, its row and column live
         assert lone_zeros(net, 3.0) is None
 
 
