@@ -74,6 +74,8 @@ def permutation(
     data, model = ground.need_data(), ground.need_model()
     if data.num_classes is None:
         raise ValueError(f"data {data.name} has no classes: take a classification task, e.g. data=digits")
+    if data.augmentation is not None:
+        raise ValueError(f"data {data.name} is augmented, and this protocol trains on plain rows: data.augment=false")
     probe = model(data.input_shape, data.output_size, torch.Generator().manual_seed(ground.seeds[0]))
     symmetry, axes = hidden_axes(probe.to(ground.device), data.head(2)[0].float())
     small = [axis for axis in axes if axis.size <= shown_units] or list(axes)

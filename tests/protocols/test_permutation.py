@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -259,6 +260,8 @@ def test_wrong_keys_are_named() -> None:
         permutation(ground(model=None))
     with pytest.raises(ValueError, match="no classes"):
         permutation(ground(data=toy_data(classes=False)))
+    with pytest.raises(ValueError, match="augment=false"):
+        permutation(ground(data=replace(toy_data(), augmentation=lambda rows, _: rows)))
     with pytest.raises(ValueError, match="no hidden units"):
         permutation(ground(model=lambda *a: mlp(*a, hidden=[])))
 
