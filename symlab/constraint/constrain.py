@@ -64,13 +64,14 @@ def _checked(kind: Projector, weight: Weight, split: Split) -> Factored:
 
 
 class Constrained(NamedTuple):
-    """A constrained weight: its name in the plain model, the parametrization, and its parts u, w and perhaps v."""
+    """A constrained weight: its name in the plain model, the parametrization, and its parts u, w and perhaps v, which
+    are parameters, or what they are made of where they are parametrized again."""
 
     name: str
     module: nn.Module
     own: str
     parametrization: Factored
-    parts: tuple[nn.Parameter, ...]
+    parts: tuple[Tensor, ...]
 
 
 def constrained(model: nn.Module) -> Iterator[Constrained]:
@@ -80,7 +81,7 @@ def constrained(model: nn.Module) -> Iterator[Constrained]:
             continue
         stack = weight.module.parametrizations[weight.own]  # type: ignore[index]
         if isinstance(stack, parametrize.ParametrizationList) and isinstance(stack[0], Factored):
-            parts = tuple(stack.get_parameter(f"original{k}") for k in range(stack.ntensors))
+            parts = tuple(getattr(stack, f"original{k}") for k in range(stack.ntensors))
             yield Constrained(weight.name, weight.module, weight.own, stack[0], parts)
 
 
@@ -109,7 +110,8 @@ def collapse(model: nn.Module, threshold: float = 1e-6) -> nn.Module:
 def _make_plain(each: Constrained, threshold: float) -> None:
     """Put the collapsed weight in place of its parametrization, at its old position."""
     module, own, stack = each.module, each.own, each.module.parametrizations[each.own]  # type: ignore[index]
-    if len(stack) > 1:
+    assert isinstance(stack, nn.Module)
+    if sum(name.isdigit() for name, _ in stack.named_children()) > 1:  # others: parametrizations of the parts
         raise ValueError(f"{each.name} has another parametrization on top of the constraint: remove that first")
     with torch.no_grad():
         theta = each.parametrization.collapsed(threshold, *each.parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from symlab.constraint.constrain import constrained
 
@@ -23,7 +23,8 @@ def parameter_groups(
 
     `by_size`: decay times sqrt(`group_size`), the usual weights of the group lasso.
 
-    Raises ValueError for a decay that is negative or not finite, and if nothing is constrained.
+    Raises ValueError for a decay that is negative or not finite, if nothing is constrained, and if u, w
+    or v have parametrizations of their own.
     """
     for name, value in (("decay", decay), ("free_decay", free_decay)):
         if not 0 <= value < math.inf:
@@ -31,8 +32,10 @@ def parameter_groups(
     found = list(constrained(model))
     if not found:
         raise ValueError("no weight of this model is constrained: call constrain(model, ...) first")
-    own: dict[float, list[nn.Parameter]] = {}
+    own: dict[float, list[Tensor]] = {}
     for each in found:
+        if not all(isinstance(part, nn.Parameter) for part in each.parts):
+            raise ValueError(f"the parts of {each.name} are parametrized again: give the optimizer your own groups")
         factor = math.sqrt(each.parametrization.group_size) if by_size else 1.0
         own.setdefault(decay * factor, []).extend(each.parts[:2])
     taken = {id(part) for parts in own.values() for part in parts}

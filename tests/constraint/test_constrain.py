@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from symlab.constraint.constrain import balanced_split, collapse, constrain, constrained, unit_split
+from symlab.constraint.decay import parameter_groups
 from symlab.constraint.factored import Projector, Split
 from symlab.constraint.mirror import MirrorSymmetry
 from symlab.constraint.projectors.elementwise import Elementwise
@@ -237,6 +238,18 @@ def test_another_parametrization_in_the_module_stays() -> None:
     assert torch.equal(flat(x), layer(x))
     assert parametrize.is_parametrized(flat, "bias")
     assert not parametrize.is_parametrized(flat, "weight")
+
+
+def test_parametrized_factors_collapse_and_have_no_decay_of_their_own() -> None:
+    plain = convolutional()
+    model = constrain(copy.deepcopy(plain), Elementwise(), where="4.weight")
+    parametrize.register_parametrization(model[4].parametrizations.weight, "original0", nn.Tanh())
+    assert not torch.equal(model(images()), plain(images()))
+    flat = collapse(model, 0.0)
+    assert layout(flat) == layout(plain)
+    assert torch.allclose(flat(images()), model(images()), rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match=r"parts of 4\.weight are parametrized again"):
+        parameter_groups(model, decay=0.1)
 
 
 def tied() -> nn.Module:
