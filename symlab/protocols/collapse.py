@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def collapse(
     ground: Ground,
     *,
-    sigmas: Sequence[float] = (0.01, 0.1),
+    sigmas: Sequence[float] = (0.01, 0.1, 1.0),
     decays: Sequence[float] = (0.0, 0.003, 0.01, 0.02, 0.03),
     judged_decay: float = 0.02,
     width: int = 64,

@@ -40,7 +40,7 @@ class CollapseNumbers:
 
     def names(self) -> list[str]:
         """Keys of `numbers`."""
-        gains = [f"{name}_gain_{key(s)}" for s in self.sigmas for name in (*MEASURES, "loss", "least_head_probe")]
+        gains = [f"{name}_gain_{key(s)}" for s in self.sigmas for name in (*MEASURES, "loss", "mean_head_probe")]
         idle = [f"head_probe_change_{key(s)}_no_decay" for s in self.sigmas]
         levels = [f"{name}_{VANILLA}" for name in MEASURES]
         drops = [f"{name}_drop" for name in MEASURES]
@@ -86,7 +86,7 @@ class CollapseNumbers:
             f"loss at decay {self.judged:g}, vanilla minus {arm}", difference(at, VANILLA, arm, "loss", ["decay"])
         )
         collapsing = rows[rows["decay"] >= self.judged]
-        found[f"least_head_probe_gain_{end}"] = over_seeds(
+        found[f"mean_head_probe_gain_{end}"] = over_seeds(
             f"probe accuracy of the head's outputs, {arm} minus vanilla, mean of the decays from {self.judged:g} on",
             difference(collapsing, arm, VANILLA, "head_probe", ["decay"]),
         )

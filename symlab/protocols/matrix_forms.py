@@ -91,7 +91,7 @@ class MatrixDescent:
         return self.form.matrix(self.u, self.w)
 
     def measured(self) -> tuple[Tensor, Tensor]:
-        """P [S, d, d], zeros where it diverged, and where it did not [S]: finite factors can have an infinite product."""
+        """P [S, d, d], zeros where it diverged, and where not [S]: finite factors can have an infinite product."""
         p = self.matrix()
         live = self.alive & p.flatten(1).isfinite().all(1)
         return torch.where(live[:, None, None], p, torch.zeros_like(p)), live

@@ -67,7 +67,7 @@ class RankStudy:
     """One part per arm, batch size and rate. The scale of all ranks is the largest singular value of the goal, `scale`.
 
     Tables: metrics; decay (batch = shown, noise = shown), for lr x decay; batch (lr = shown), for batch x noise at
-    decay = shown, or batch x decay where there is one noise.
+    decay = shown, or batch x decay where there is one noise; line (lr, decay and noise = shown), for batch.
     """
 
     title: str
@@ -82,7 +82,7 @@ class RankStudy:
     @property
     def figures(self) -> Mapping[str, str]:
         """Figure -> table."""
-        return {"phase": "decay", "decay_lines": "decay", "batch": "batch", "batch_lines": "batch"}
+        return {"phase": "decay", "decay_lines": "decay", "batch": "batch", "batch_line": "line"}
 
     @property
     def references(self) -> Mapping[str, float]:
@@ -161,4 +161,5 @@ class RankStudy:
         at_batch = [row for row in rows if row["batch"] == sweep.shown_batch and row["noise"] == noise]
         noisy = len({noise for _, noise in sweep.cells}) > 1
         at_lr = [row for row in rows if row["lr"] == sweep.shown_lr and (row["decay"] == decay or not noisy)]
-        return {"metrics": rows, "decay": at_batch, "batch": at_lr}
+        line = [row for row in at_lr if (row["decay"], row["noise"]) == sweep.shown_cell]
+        return {"metrics": rows, "decay": at_batch, "batch": at_lr, "line": line}

@@ -38,7 +38,7 @@ def rotation_net(
     shown_decay: float = 0.0,
     shown_noise: float = 1.0,
     shown_batch: int = 4,
-    shown_lr: float = 0.05,
+    shown_lr: float = 0.02,
 ) -> Study:
     """mean ||U W x_i - y_i||^2 / 2 + decay (||U||_F^2 + ||W||_F^2) / 2 over mini-batches; y_i = M x_i + noise e_i.
 

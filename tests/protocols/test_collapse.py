@@ -143,7 +143,7 @@ def test_tables_and_numbers(tables):
 
 
 def test_heavy_decay_collapses_the_outputs_of_vanilla_nets():
-    keys = SMALL | {"decays": (0.0, 0.5), "judged_decay": 0.5, "steps": 60, "sigmas": (1.0,), "width": 16}
+    keys = SMALL | {"decays": (0.0, 0.5), "judged_decay": 0.5, "steps": 40, "sigmas": (1.0,), "width": 16}
     study = collapse(ground((0,)), **keys)
     vanilla, shifted = (study.run(arm, Calm())["metrics"] for arm in ("vanilla", "shift 1"))
     assert vanilla[0]["head_rank"] > 1

@@ -21,14 +21,15 @@ NET = {
     "time": 10.0,
     "shown_noise": 0.5,
     "shown_batch": 2,
+    "shown_lr": 0.05,
 }
 ATTENTION = {
     "size": 3,
     "keys": 3,
     "lrs": (0.3, 1.0),
-    "batches": (2, 16),
-    "decays": (0.0, 0.5),
-    "time": 20.0,
+    "batches": (2, 8),
+    "decays": (0.0, 0.9),
+    "time": 10.0,
     "shown_batch": 2,
     "shown_lr": 1.0,
 }
@@ -113,13 +114,19 @@ def test_tables_and_numbers(protocol, keys, arms):
     assert list(numbers) == list(study.number_names())
     assert numbers["matrix_rank"]["value"] > 0.95
     assert numbers["decay_drop"]["value"] >= 1
-    assert study.run(study.parts()[0], Calm(stop_at=1)) is None or keys["time"] / keys["lrs"][0] < 256
+
+
+def test_a_stopped_part_gives_no_rows():
+    study = rotation_net(ground(), **(NET | {"time": 30.0}))
+    watch = Calm(stop_at=2)
+    assert study.run(study.parts()[0], watch) is None
+    assert watch.asked == 2
 
 
 def test_net_with_all_rows_ends_at_the_closed_form():
     tables = all_tables(
         rotation_net(
-            ground(), **(NET | {"time": 300.0, "lrs": (0.1,), "batches": (12,), "shown_lr": 0.1, "shown_batch": 12})
+            ground(), **(NET | {"time": 200.0, "lrs": (0.1,), "batches": (12,), "shown_lr": 0.1, "shown_batch": 12})
         )
     )
     product = tables["metrics"][tables["metrics"]["arm"] == "U W"]
