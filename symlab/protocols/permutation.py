@@ -22,6 +22,7 @@ from symlab.protocols.permutation_numbers import NAMES, SYMMETRIC, broken, permu
 from symlab.protocols.stack import Stack, StackedSGD, column, combinations
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
 from symlab.symmetry.weight_symmetry import WeightSymmetry
+from symlab.training.factories import name_of
 
 if TYPE_CHECKING:
     import pandas
@@ -83,7 +84,7 @@ def permutation(
     if shown_layer is not None and shown_layer not in names:
         raise ValueError(f"shown_layer must be one of {', '.join(names)}, got {shown_layer}")
     shown = Shown(small[-1] if shown_layer is None else axes[names.index(shown_layer)], shown_units)
-    return PermutationStudy(ground, data, type(probe).__name__, symmetry, axes, sweep, counting, shown)
+    return PermutationStudy(ground, data, name_of(model), symmetry, axes, sweep, counting, shown)
 
 
 @dataclass(frozen=True)
