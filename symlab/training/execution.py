@@ -46,7 +46,7 @@ class Execution:
     def outputs_and_loss(self, model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """f(X) and L(f(X), Y) in the precision and memory layout asked for."""
         if self.channels_last and inputs.ndim == 4:
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            inputs = inputs.to(memory_format=torch.channels_last)  # contiguous() leaves the strides of one channel
         with self._precision(inputs.device):
             return self.evaluator(model, loss, inputs, targets)
 

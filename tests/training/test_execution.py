@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from symlab.jobs.train import Repeats
 from symlab.rundir import BadInput, RunDir
@@ -265,3 +266,22 @@ def test_channels_last_is_the_same_run_to_rounding(name):
     assert strides[False][-1] != strides[True][-1]  # the layout went through the net
     for key, value in states[0].items():
         torch.testing.assert_close(states[1][key], value, rtol=1e-6, atol=1e-8)  # SymO takes roots of small eigenvalues
+
+
+def test_images_of_one_channel_get_the_strides_of_channels_last_too():
+    """contiguous() would leave them, and a net whose weights are computed would then run in the other layout."""
+    seen = []
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 3), nn.Flatten(), nn.LazyLinear(3))
+    images, labels = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 2])
+    model(images)
+    parametrize.register_parametrization(model[0], "weight", Twice())
+    model.to(memory_format=torch.channels_last)
+    model[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].stride()))
+    model[1].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].stride()))
+    Execution(channels_last=True).outputs_and_loss(model, cross_entropy, images, labels)
+    assert seen == [(64, 1, 8, 1), (144, 1, 24, 4)]
+
+
+class Twice(nn.Module):
+    def forward(self, x):
+        return x * 2
