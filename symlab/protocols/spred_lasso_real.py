@@ -95,7 +95,7 @@ class RealStudy:
     @property
     def title(self) -> str:
         """What was run."""
-        return f"Lasso's path, {', '.join(self.data_sets)}, scikit-learn {self.sklearn}"
+        return f"Lasso's path, scikit-learn {self.sklearn}"
 
     @property
     def figures(self) -> Mapping[str, str]:
