@@ -12,7 +12,7 @@ from tqdm import tqdm
 from symlab.protocols.study import Ground, Study
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.rundir.bands import check_bands, judge
-from symlab.training.factories import DataFactory, ModelFactory, OptimizerFactory, PlotFunction, Schedule
+from symlab.training.factories import DataFactory, ModelFactory, OptimizerFactory, PlotFunction, Schedule, name_of
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
 from symlab.training.ranges import check_at_least
@@ -64,8 +64,9 @@ def constraint(
     place, kind = find_device(device), find_dtype(dtype)
     with stop_on_signals() as stop, repeatable(seeds[0], place, threads, deterministic=True):
         dataset = None if data is None else in_memory(data()).to(place, kind)
-        study = protocol(Ground(tuple(seeds), place, kind, dataset, model, optimizer, schedule))
-        _check(study, plots, wanted)
+        ground = Ground(tuple(seeds), place, kind, dataset, model, optimizer, schedule)
+        study = protocol(ground)
+        _check(study, ground, name_of(protocol), plots, wanted)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads()})
         _run_parts(run, study, stop, checkpoint_every_s, progress)
     if stop():
@@ -135,12 +136,13 @@ def _finish(
     numbers = study.numbers(tables)
     verdicts = judge(wanted, numbers)
     summary = {"status": "completed", "title": study.title, "verdict": overall(verdicts), "numbers": numbers}
-    run.write_summary(summary | {"expected": verdicts})
+    summary |= {"expected": verdicts, "references": dict(study.references)}
+    run.write_summary(summary)
     for line in statement_lines(numbers, verdicts):
         logger.info("%s", line)
     for name, plot in plots.items():
         run.save_figure(name, plot(tables[study.figures[name]], study.references, title=study.title))
-    return Outcome("completed", 0, summary | {"expected": verdicts})
+    return Outcome("completed", 0, summary)
 
 
 def overall(verdicts: Mapping[str, Mapping[str, Any]]) -> str:
@@ -164,7 +166,15 @@ def statement_lines(numbers: Mapping[str, Mapping[str, Any]], verdicts: Mapping[
     return lines
 
 
-def _check(study: Study, plots: Mapping[str, PlotFunction], wanted: Mapping[str, Sequence[float]]) -> None:
+def _check(
+    study: Study,
+    ground: Ground,
+    name: str,
+    plots: Mapping[str, PlotFunction],
+    wanted: Mapping[str, Sequence[float]],
+) -> None:
+    if unused := ground.unused():
+        raise BadInput(f"{unused[0]}: protocol {name} has its own, and would not use it: leave {unused[0]} out")
     if unknown := sorted(set(plots) - set(study.figures)):
         known = ", ".join(f"plots.{name}" for name in study.figures)
         raise BadInput(f"plots.{unknown[0]}: the figures of this protocol are {known}")

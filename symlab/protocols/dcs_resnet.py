@@ -73,20 +73,18 @@ def dcs_resnet(
     for key, value in whole.items():
         if not value >= 1:
             raise ValueError(f"{key} must be at least 1, got {value}")
-    data = ground.need_data()
+    data, schedule = ground.need_data(), ground.need_schedule()
     if data.num_classes is None:
         raise ValueError(f"data {data.name} has no classes, and accuracy is what this is about: use e.g. data=digits")
     if not 2 <= batch_size <= data.num_train:
         raise ValueError(f"batch_size must be from 2 to the {data.num_train} training rows, got {batch_size}")
-    if ground.schedule is None:
-        raise ValueError("this protocol needs a schedule: name one, e.g. schedule=cosine")
     steps = epochs * (data.num_train // batch_size)
     if evaluations > steps:
         raise ValueError(f"evaluations must be at most the number of updates, {steps}, got {evaluations}")
-    Rates(ground.schedule, 0, steps).check()
+    Rates(schedule, 0, steps).check()
     how = make_execution(find_precision(amp, ground.device, ground.dtype), channels_last, compiled=False)
     split = balanced_split if balanced else unit_split
-    shared = Training(ground, data, ground.schedule, how, split, batch_size, steps, evaluations, threshold)
+    shared = Training(ground, data, schedule, how, split, batch_size, steps, evaluations, threshold)
     arms = [Arm(VANILLA, False, decay), Arm(DCS, True, decay), Arm(WITHOUT_DECAY, True, 0.0)]
     study = DcsStudy(shared, {arm.name: arm for arm in arms}, epochs, timed_steps)
     shared.built(arms[1], ground.seeds[0])  # an optimizer or a model that does not fit stops here

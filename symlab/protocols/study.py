@@ -7,7 +7,7 @@ checks its keys (ValueError) before anything is computed. The job runs the parts
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -29,7 +29,10 @@ Number = dict[str, Any]
 
 @dataclass(frozen=True)
 class Ground:
-    """What all protocols stand on. `data`, `model`, `optimizer` and `schedule` are None where the config names none."""
+    """What all protocols stand on. `data`, `model`, `optimizer` and `schedule` are None where the config names none.
+
+    A protocol asks for those that it works on while it is built; what is given and not asked for is refused.
+    """
 
     seeds: tuple[int, ...]
     device: torch.device
@@ -38,24 +41,40 @@ class Ground:
     model: ModelFactory | None = None
     optimizer: OptimizerFactory | None = None
     schedule: Schedule | None = None
+    asked: set[str] = field(default_factory=set, compare=False)
 
     def need_data(self) -> Dataset:
         """Raises ValueError, saying what to add, without data."""
+        self.asked.add("data")
         if self.data is None:
             raise ValueError("this protocol trains on data: name some, e.g. data=digits")
         return self.data
 
     def need_model(self) -> ModelFactory:
         """Raises ValueError, saying what to add, without a model."""
+        self.asked.add("model")
         if self.model is None:
             raise ValueError("this protocol trains a model: name one, e.g. model=mlp")
         return self.model
 
     def need_optimizer(self) -> OptimizerFactory:
         """Raises ValueError, saying what to add, without an optimizer."""
+        self.asked.add("optimizer")
         if self.optimizer is None:
             raise ValueError("this protocol needs an optimizer: name one, e.g. optimizer=sgd")
         return self.optimizer
+
+    def need_schedule(self) -> Schedule:
+        """Raises ValueError, saying what to add, without a schedule."""
+        self.asked.add("schedule")
+        if self.schedule is None:
+            raise ValueError("this protocol needs a schedule: name one, e.g. schedule=cosine")
+        return self.schedule
+
+    def unused(self) -> list[str]:
+        """Keys that the config names and that no one has asked for."""
+        parts = {"data": self.data, "model": self.model, "optimizer": self.optimizer, "schedule": self.schedule}
+        return [key for key, part in parts.items() if part is not None and key not in self.asked]
 
 
 class Watch(Protocol):

@@ -22,7 +22,9 @@ def count(table, references, *, title):
 class Sums:
     """Part k counts to `length` and writes seed + k; the second table holds one row per part."""
 
-    def __init__(self, ground, length=4, stop_in=None):
+    def __init__(self, ground, length=4, stop_in=None, uses=()):
+        for key in uses:
+            getattr(ground, f"need_{key}")()
         self.title, self.references = "sums", {"level": 2.0}
         self.ground, self.length, self.stop_in, self.ran = ground, length, stop_in, []
         self.figures = {"values": "metrics", "lengths": "lengths"}
@@ -88,6 +90,7 @@ def test_all_parts_numbers_figures_and_the_verdict(tmp_path):
     assert summary["numbers"]["value"]["value"] == 2.5
     assert summary["numbers"]["value"]["spread"] == pytest.approx(0.5**0.5)
     assert summary["numbers"]["value"]["text"] == "values grow"
+    assert summary["references"] == {"level": 2.0}  # for symlab plot
     assert (run.path / "figures" / "lengths.png").exists()
     assert (run.path / "figures" / "values.pdf").exists()
 
@@ -137,13 +140,9 @@ def test_rows_of_a_part_that_was_killed_while_writing_are_not_kept_twice(tmp_pat
 def test_the_protocol_stands_on_what_the_config_names(tmp_path):
     rows = torch.zeros(4, 3)
     labels = torch.tensor([0, 1, 0, 1])
-    protocol = Made()
-    run_job(
-        RunDir.create(tmp_path),
-        protocol,
-        data=lambda: Dataset("zeros", rows, labels, rows, labels, 2),
-        dtype="float64",
-    )
+    protocol = Made(uses=("data", "schedule"))
+    given = {"data": lambda: Dataset("zeros", rows, labels, rows, labels, 2), "schedule": lambda step, total: 1.0}
+    run_job(RunDir.create(tmp_path), protocol, **given, dtype="float64")
     ground = protocol.studies[0].ground
     assert ground.need_data().train_inputs.dtype is torch.float64
     assert ground.seeds == (0, 1)
@@ -163,6 +162,8 @@ def test_the_protocol_stands_on_what_the_config_names(tmp_path):
         ({"expected": {"valu": [0, 1]}}, r"expected\.valu.*near it: value"),
         ({"expected": {"value": [1, 0]}}, "low <= high"),
         ({"device": "tpu"}, "device"),
+        ({"schedule": lambda step, total: 1.0}, "schedule: protocol Made has its own"),
+        ({"optimizer": lambda model, inputs: None}, "optimizer: protocol Made has its own.*leave optimizer out"),
         ({"dtype": "int8"}, "dtype"),
     ],
 )
