@@ -300,6 +300,8 @@ def test_which_weights():
     assert [name for name, _ in model.named_buffers()] == [f"{k}.parametrizations.weight.0.shift" for k in (0, 2)]
     remove_symmetry(model, where="0.bias")
     assert len(list(model.buffers())) == 3
+    model = remove_symmetry(net(), where=lambda name, weight: weight.ndim == 1, generator=generator())
+    assert [name for name, _ in model.named_buffers()] == [f"{k}.parametrizations.bias.0.shift" for k in (0, 2)]
 
 
 @pytest.mark.parametrize("change", [remove_symmetry, distinct_decay])
@@ -307,10 +309,12 @@ def test_what_is_refused(change):
     for bad in (0.0, -1.0, float("nan"), float("inf"), True):
         with pytest.raises(ValueError, match="got"):
             change(net(), bad)
-    with pytest.raises(ValueError, match=r"'0\.wieght' is the name of no trainable weight; there are 0\.weight"):
+    with pytest.raises(ValueError, match=r"no weight has a name like '0\.wieght'; near it: 0\.weight"):
         change(net(), where=["0.wieght"])
     with pytest.raises(ValueError, match="where is empty"):
         change(net(), where=[])
+    with pytest.raises(ValueError, match="chooses no trainable weight"):
+        change(net(), where=lambda name, weight: False)
     with pytest.raises(ValueError, match="no trainable"):
         change(nn.Tanh())
     with pytest.raises(ValueError, match="not initialised"):
