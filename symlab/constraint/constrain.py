@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from symlab.constraint.factored import Factored, Projector, Split, balanced_split, unit_split
+from symlab.constraint.patterns import Where
 from symlab.constraint.projectors.projection import Projection
-from symlab.constraint.selection import Weight, Where, check_free, select, weights
+from symlab.constraint.selection import Weight, check_free, select, weights
 
 __all__ = ["Constrained", "balanced_split", "collapse", "constrain", "constrained", "unit_split"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from symlab.constraint.patterns import Where
 from symlab.constraint.remove_symmetry import attach, refuse_second
-from symlab.constraint.weight_choice import Where, choose_weights
+from symlab.constraint.weight_choice import choose_weights
 
 
 class Divided(nn.Module):

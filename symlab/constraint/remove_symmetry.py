@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from symlab.constraint.weight_choice import ChosenWeight, Where, choose_weights
+from symlab.constraint.patterns import Where
+from symlab.constraint.weight_choice import ChosenWeight, choose_weights
 from symlab.symmetry.parametrized import own_class
 
 Scale = Callable[[Tensor], float]

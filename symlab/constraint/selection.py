@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-Where = str | Sequence[str] | Callable[[str, Tensor], bool] | None
-"""Names or patterns (`*`, `?`, `[...]`) of parameters, a rule (name, parameter) -> bool, or None."""
+from symlab.constraint.patterns import Where, check_changeable, check_patterns, fits, patterns_of
 
 
 @dataclass(frozen=True)
@@ -58,13 +54,9 @@ def select(model: nn.Module, where: Where) -> list[Weight]:
     elif callable(where):
         chosen = [weight for weight in every if where(weight.name, weight.value)]
     else:
-        patterns = [where] if isinstance(where, str) else list(where)
-        names = [weight.name for weight in every]
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
-                raise ValueError(f"where: no parameter matches {pattern!r}; near: {', '.join(near)}")
-        chosen = [weight for weight in every if any(fnmatchcase(weight.name, pattern) for pattern in patterns)]
+        patterns = patterns_of(where)
+        check_patterns(patterns, [weight.name for weight in every])
+        chosen = [weight for weight in every if fits([weight.name], patterns)]
     if not chosen:
         raise ValueError("where: no weight is chosen; by default those with two or more axes that require gradients")
     return chosen
@@ -83,15 +75,7 @@ def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
         if weight.constrained:
             kinds = [type(p).__name__ for p in weight.module.parametrizations[weight.own]]  # type: ignore[index]
             raise ValueError(f"{weight.name} is parametrized already, by {', '.join(kinds)}: leave it out by `where`")
-        value = weight.value
-        if isinstance(value, UninitializedParameter):
-            raise ValueError(f"{weight.name} has no shape yet: pass a batch through the model first")
-        if not value.is_floating_point():
-            raise ValueError(f"{weight.name} is {value.dtype}: only real floating-point weights can be constrained")
-        if len(names := owners[id(value)]) > 1:
+        check_changeable(weight.name, weight.value, [weight.module])
+        if len(names := owners[id(weight.value)]) > 1:
             tied = f"{' and '.join(names)} are one tensor, and a parametrization would part them"
             raise ValueError(f"{tied}: leave them out by `where`")
-        if isinstance(weight.module, nn.RNNBase):
-            raise ValueError(
-                f"{weight.name}: a recurrent layer keeps a list of its weights, and could not be copied then"
-            )

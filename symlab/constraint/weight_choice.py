@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from torch import nn
 
-Where = str | Sequence[str] | None
-"""One or several patterns of names as in `model.named_parameters()` (`*` and `?` stand for any characters), or None for
-all."""
-
+from symlab.constraint.patterns import Where, check_changeable, check_patterns, fits, patterns_of
 
 BEHIND = re.compile(r"parametrizations\.([^.]+)\.original\d*")
 
@@ -27,7 +22,7 @@ class ChosenWeight:
 
 
 def choose_weights(model: nn.Module, where: Where = None) -> list[ChosenWeight]:
-    """The trainable tensors with entries whose name fits one of the patterns, in the model's order, tied ones once.
+    """The trainable tensors with entries that `where` means (None: all), in the model's order, tied ones once.
 
     Frozen tensors (requires_grad=False) and empty ones are left out. A tensor behind a parametrization has two names,
     its own (fc.parametrizations.weight.original0) and that of the weight (fc.weight).
@@ -42,23 +37,16 @@ def choose_weights(model: nn.Module, where: Where = None) -> list[ChosenWeight]:
         for key, p in module.named_parameters(recurse=False):
             name = f"{path}.{key}" if path else key
             if nn.parameter.is_lazy(p):
-                raise ValueError(f"parameter {name} is not initialised: run one forward pass first")
+                check_changeable(name, p, [module])
             if p.requires_grad and p.numel():
                 tensors[id(p)] = p
                 names.setdefault(id(p), []).extend(dict.fromkeys((name, _name_of_weight(name))))
                 places.setdefault(id(p), []).append((module, key))
     if not tensors:
         raise ValueError(f"{type(model).__name__} has no trainable parameter")
-    chosen = [key for key in tensors if _fits(names[key], where)]
-    _check_patterns(where, [name for known in names.values() for name in known])
+    chosen = _meant(where, names, tensors)
     for key in chosen:
-        if any(isinstance(module, nn.RNNBase) for module, _ in places[key]):
-            raise ValueError(
-                f"{names[key][0]}: recurrent layers keep a list of their weights, which torch cannot copy under a"
-                " parametrization: leave them out by `where`"
-            )
-        if not tensors[key].is_floating_point():
-            raise ValueError(f"parameter {names[key][0]} is {tensors[key].dtype}: real floating-point weights only")
+        check_changeable(names[key][0], tensors[key], [module for module, _ in places[key]])
     return [ChosenWeight(names[key][0], tensors[key], tuple(places[key])) for key in chosen]
 
 
@@ -68,19 +56,15 @@ def _name_of_weight(name: str) -> str:
     return name if outer == name else _name_of_weight(outer)
 
 
-def _patterns(where: Where) -> list[str]:
-    return ["*"] if where is None else [where] if isinstance(where, str) else list(where)
-
-
-def _fits(names: Sequence[str], where: Where) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in _patterns(where))
-
-
-def _check_patterns(where: Where, names: Sequence[str]) -> None:
-    patterns = _patterns(where)
-    if not patterns:
-        raise ValueError("where is empty: give a pattern of names such as '*.weight', or leave it out for all weights")
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-            raise ValueError(f"where: {pattern!r} is the name of no trainable weight; there are {shown}")
+def _meant(where: Where, names: dict[int, list[str]], tensors: dict[int, nn.Parameter]) -> list[int]:
+    """Keys of the tensors that `where` means, in their order."""
+    if where is None:
+        return list(tensors)
+    if callable(where):
+        chosen = [key for key, p in tensors.items() if any(where(name, p) for name in names[key])]
+        if not chosen:
+            raise ValueError("where: the rule chooses no trainable weight")
+        return chosen
+    patterns = patterns_of(where)
+    check_patterns(patterns, [name for known in names.values() for name in known])
+    return [key for key in tensors if fits(names[key], patterns)]

@@ -81,5 +81,5 @@ def test_an_optimizer_of_layers_alone_says_which_weight_it_cannot_take(name: str
 
 
 def test_a_where_that_matches_nothing_names_what_is_near() -> None:
-    with pytest.raises(ValueError, match=r"matches .layer\.weight.; near: .*weight"):
+    with pytest.raises(ValueError, match=r"name like .layer\.weight.; near it: .*weight"):
         partial(elementwise, where=["layer.weight"])(*problem()[:2], torch.Generator())
