@@ -23,6 +23,7 @@ PAGES = [
     "docs/skip_training.md",
     "docs/skip_connections.md",
     "docs/training.md",
+    "docs/constraint.md",
 ]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
@@ -71,12 +72,74 @@ SMALL = {
     ],
     "profile": [],
     "variants": [],
+    "constraint": ["seeds=[0,1]", "threads=1", "expected=null"],
     "singular_values": [
         *("fast=singular_values", "data.num_train=60", "data.num_test=20", "threads=1"),
         *("~plots.evolution", "~plots.loss"),  # drawn in tests/jobs
     ],
 }
-SMALLER = {  # further keys of lines that name what is large
+RESCALING = [
+    *(
+        "protocol.rows=40",
+        "protocol.columns=10",
+        "protocol.nonzero=2",
+        "protocol.time=2",
+        "protocol.batch_sizes=[8,32]",
+    ),
+    "protocol.lasso_updates=100",
+]
+SMALLER = {  # further keys of lines that name what is large; a mark that ends in \n is at the end of the line
+    "symlab constraint\n": RESCALING,
+    "experiment=rescaling\n": [*RESCALING, "~plots.risk", "~plots.rate", "~plots.batch", "~plots.lasso"],
+    "experiment=rescaling_mlp": [
+        *("data.num_train=60", "data.num_test=20", "protocol.time=1.2", "model.hidden=[4]"),
+        *("~plots.lone", "~plots.accuracy", "~plots.rate", "~plots.batch"),
+    ],
+    "experiment=lasso_1d": [
+        *(
+            "protocol.updates=500",
+            "protocol.starts=2",
+            "protocol.points=5",
+            "protocol.xs=[0.5,1]",
+            "protocol.ys=[0.5,1]",
+        ),
+        *("~plots.solution", "~plots.transition"),
+    ],
+    "experiment=rotation\n": [
+        *("protocol.size=3", "protocol.lrs=[0.1]", "protocol.decays=[0.0,0.3]", "protocol.noises=[0.0,0.4]"),
+        *("protocol.time=2", "~plots.noise", "~plots.noise_lines", "~plots.decay_lines", "~plots.history"),
+    ],
+    "experiment=rotation_net": [
+        *("protocol.size=3", "protocol.rows=8", "protocol.lrs=[0.02]", "protocol.batches=[4]"),
+        *("protocol.decays=[0.0,0.3]", "protocol.noises=[0.0,1.0]", "protocol.time=1"),
+        *("~plots.batch", "~plots.batch_line", "~plots.decay_lines"),
+    ],
+    "experiment=rotation_attention": [
+        *("protocol.size=3", "protocol.keys=3", "protocol.lrs=[0.3]", "protocol.batches=[16]"),
+        *("protocol.decays=[0.0,0.1]", "protocol.time=3", "~plots.batch", "~plots.decay_lines"),
+    ],
+    "experiment=collapse": [
+        *("protocol.steps=3", "protocol.sigmas=[0.1]", "protocol.decays=[0.0,0.02]", "protocol.width=8"),
+        *("protocol.batch_size=8", "protocol.records=1", "data.num_train=60", "data.num_test=20"),
+        *(
+            f"~plots.{name}"
+            for name in ("head_dimension", "feature_dimension", "head_rank", "feature_probe", "history")
+        ),
+    ],
+    "experiment=permutation\n": [
+        *("protocol.steps=3", "protocol.decays=[0,0.01,0.1]", "protocol.lrs=[0.1]", "protocol.sigmas=[0.5]"),
+        *("model.hidden=[4]", "data.num_train=20", "data.num_test=10", "protocol.batch=2", "seeds=[0]"),
+    ],
+    "experiment=permutation_resnet": [
+        *("protocol.steps=2", "protocol.decays=[0,0.01,0.1]", "protocol.sigmas=[0.5]", "model.width=1"),
+        *("data.num_train=20", "data.num_test=10", "protocol.batch=4", "seeds=[0]"),
+    ],
+    "experiment=dcs_resnet": [
+        *("data=digits", "data.num_train=32", "data.num_test=16", "model.width=2", "protocol.epochs=1"),
+        *("protocol.batch_size=16", "protocol.evaluations=1", "protocol.timed_steps=1", "protocol.amp=null"),
+        *("seeds=[0]", "~plots.loss", "~plots.accuracy"),
+    ],
+    "benchmark_constraint": ["data.size=8", "model.width=4"],
     "neurips2023_fig1": ["data.input_size=20", "data.output_size=20"],
     "neurips2023_fig2_mnist": ["data=digits", "data.size=28"],
     "singular_values_resnet18": [
@@ -128,6 +191,14 @@ EXTRAS |= dict.fromkeys(
         "benchmark_all_resnet18",
         "benchmark_curvature_resnet18",
         "local_curvature_digits",
+        "experiment=lasso_1d",
+        "experiment=rescaling",
+        "experiment=collapse",
+        "experiment=spred",
+        "experiment=permutation",
+        "experiment=plasticity",
+        "experiment=dcs_resnet",
+        "symlab constraint",
     ),
     "sklearn",
 )
@@ -209,7 +280,7 @@ def test_command(page, line, folder, monkeypatch, capsys):
         pytest.skip("resuming a sweep is tested in test_cli_resume.py")
     shows_only = any(word in ("--help", "--cfg", "--version", "-sc") for word in words)
     small = [] if shows_only or any(word.startswith("resume=") for word in words) else SMALL[job.replace("-", "_")]
-    small = small + [key for mark, keys in SMALLER.items() if mark in line and small for key in keys]
+    small = small + [key for mark, keys in SMALLER.items() if mark in f"{line}\n" and small for key in keys]
     if any(word.startswith("data=") for word in words):
         small = [key for key in small if not key.startswith("data=")]
     monkeypatch.chdir(folder)
