@@ -139,6 +139,24 @@ SMALLER = {  # further keys of lines that name what is large; a mark that ends i
         *("protocol.batch_size=16", "protocol.evaluations=1", "protocol.timed_steps=1", "protocol.amp=null"),
         *("seeds=[0]", "~plots.loss", "~plots.accuracy"),
     ],
+    "experiment=spred_lasso\n": [
+        *("protocol.rows=10", "protocol.columns=60", "protocol.alpha=1e-3", "protocol.steps=5", "seeds=[0]"),
+        *("protocol.control_steps=5", "protocol.path_points=3", "protocol.drawn=2", "protocol.path_ratio=5"),
+        *("~plots.gaps", "~plots.zeros"),
+    ],
+    "experiment=spred_lasso_sizes": [
+        *("protocol.rows=10", "protocol.columns=[20,40]", "protocol.repeats=1", "protocol.alpha_ratios=[5]"),
+        *("seeds=[0]", "~plots.times"),
+    ],
+    "experiment=spred_lasso_real": [
+        *("protocol.genes=40", "protocol.samples=10", "protocol.causal=2", "protocol.points=3", "protocol.ratio=5"),
+        *("protocol.drawn=2", "seeds=[0]", "~plots.gaps", "~plots.zeros", "~plots.breast_cancer"),
+    ],
+    "experiment=plasticity": [
+        *("protocol.tasks=3", "protocol.epochs=1", "protocol.early=1", "protocol.late=1", "protocol.hidden=8"),
+        *("protocol.decays=[0.001]", "data.num_train=100", "data.num_test=50"),
+        *(f"~plots.{name}" for name in ("online", "dead", "norm", "strong_accuracy", "strong_rank")),
+    ],
     "benchmark_constraint": ["data.size=8", "model.width=4"],
     "neurips2023_fig1": ["data.input_size=20", "data.output_size=20"],
     "neurips2023_fig2_mnist": ["data=digits", "data.size=28"],

@@ -19,10 +19,12 @@ from torch import Tensor
 from symlab.constraint.spred import SpredFit, spred_lasso, spred_path
 from symlab.constraint.spred_newton import lasso_objective
 from symlab.protocols.study import Row
+from symlab.training.factories import Stop
 
 SKLEARN, NEWTON = "scikit-learn", "spred, Newton"
 ZERO = 1e-6
 """|w| below it counts as zero, as published."""
+EXACT_TOL = {torch.float64: 1e-9, torch.float32: 1e-6}
 MOST_SWEEPS = 100_000
 """of scikit-learn's coordinate descent."""
 Solver = Callable[[float], tuple[Tensor, float]]
@@ -91,6 +93,16 @@ def newton_path(X: Tensor, y: Tensor, alphas: Sequence[float]) -> Solver:
     return solve
 
 
+def certified(X: Tensor, y: Tensor, alphas: Sequence[float]) -> list[SpredFit]:
+    """Solutions whose duality gap is 1e-9 of the objective (float32: 1e-6), each started from the one before."""
+    return spred_path(X, y, alphas, tol=EXACT_TOL[X.dtype])
+
+
+def lower_bound(fit: SpredFit) -> float:
+    """What no objective can be below: F(w) minus the duality gap. Gaps to it are at least those to the least F."""
+    return fit.objective - fit.duality_gap
+
+
 def objective(X: Tensor, y: Tensor, w: Tensor, alpha: float) -> float:
     """F(w) = (1/2n) ||X w - y||^2 + alpha ||w||_1; only the columns with a weight are read."""
     chosen = w.nonzero().flatten()
@@ -108,9 +120,16 @@ class Loosest:
     time_s: float
 
 
-def loosest(solve: Solver, tols: Sequence[float], gap_of: Callable[[Tensor], float], limit: float) -> Loosest:
-    """Goes through `tols`, loose to tight, until gap_of(weights) <= limit; tol None if none is near enough."""
+def loosest(
+    solve: Solver, tols: Sequence[float], gap_of: Callable[[Tensor], float], limit: float, stopped: Stop
+) -> Loosest | None:
+    """Goes through `tols`, loose to tight, until gap_of(weights) <= limit; tol None if none is near enough.
+
+    None if it was stopped, which is asked before every run of the solver.
+    """
     for tol in tols:
+        if stopped():
+            return None
         weights, spent = solve(tol)
         if (gap := gap_of(weights)) <= limit:
             return Loosest(tol, gap, weights, spent)

@@ -6,7 +6,6 @@ import itertools
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from symlab.constraint.spred import alpha_max
@@ -14,20 +13,23 @@ from symlab.protocols.lasso_arms import (
     NEWTON,
     SKLEARN,
     ZERO,
+    Loosest,
+    certified,
     compared,
     loosest,
+    lower_bound,
     newton_path,
     objective,
     sklearn_path,
 )
 from symlab.protocols.study import Row
+from symlab.training.factories import Stop
 
 EQUAL = 1e-3
 """Relative difference within which two objectives count as equal."""
 DEFAULT_TOL = {SKLEARN: 1e-4, NEWTON: 1e-6}
 FLOOR = 1e-12
 """Of the gaps in the figure."""
-EXACT_TOL = {torch.float64: 1e-9, torch.float32: 1e-6}
 
 
 @dataclass(frozen=True)
@@ -60,33 +62,42 @@ def check_tols(key: str, tols: tuple[float, ...]) -> None:
         raise ValueError(f"{key} must fall strictly, all between 0 and 1, got {list(tols)}")
 
 
-def path_rows(X: Tensor, y: Tensor, setting: PathSetting) -> tuple[list[Row], list[Row]]:
-    """One row per arm and alpha, and the weights to draw (column, alpha, weight per arm).
+def path_rows(X: Tensor, y: Tensor, setting: PathSetting, stopped: Stop) -> tuple[list[Row], list[Row]] | None:
+    """One row per arm and alpha, and the weights to draw (column, alpha, weight per arm); None if it was stopped.
 
-    Both at their default tolerances. Objectives are compared with those of `spred_path` at a duality gap of 1e-9
-    (float32: 1e-6), supports with those of scikit-learn at the tightest of the tolerances. The times are those at the
-    loosest tolerance that gives equal objectives on all of the path, the two solvers one after the other.
+    Both at their default tolerances. Gaps are to the lower bound that `spred_path` certifies at a duality gap of 1e-9
+    (float32: 1e-6), supports are compared with those of scikit-learn at the tightest of the tolerances; exact_... are
+    those of the certified path. The times are those at the loosest tolerance that gives equal objectives on all of the
+    path, the two solvers one after the other.
     """
     alphas = setting.alphas(X, y)
-    exact, _ = newton_path(X, y, alphas)(EXACT_TOL[X.dtype])
-    best = [objective(X, y, w, alpha) for w, alpha in zip(exact, alphas, strict=True)]
+    exact = certified(X, y, alphas)
+    bounds = [lower_bound(fit) for fit in exact]
 
     def gaps(weights: Tensor) -> list[float]:
         values = [objective(X, y, w, alpha) for w, alpha in zip(weights, alphas, strict=True)]
-        return [value / least - 1 for value, least in zip(values, best, strict=True)]
+        return [value / least - 1 for value, least in zip(values, bounds, strict=True)]
 
     solvers = {SKLEARN: sklearn_path(X, y, alphas), NEWTON: newton_path(X, y, alphas)}
-    chosen = {arm: loosest(solve, setting.tols, lambda w: max(gaps(w)), EQUAL) for arm, solve in solvers.items()}
+    chosen: dict[str, Loosest] = {}
+    for arm, solve in solvers.items():
+        found = loosest(solve, setting.tols, lambda w: max(gaps(w)), EQUAL, stopped)
+        if found is None:
+            return None
+        chosen[arm] = found
     reference, _ = solvers[SKLEARN](setting.tols[-1])
+    if stopped():
+        return None
     shown = {arm: solvers[arm](tol)[0] for arm, tol in DEFAULT_TOL.items()}
     rows: list[Row] = []
     for arm, weights in shown.items():
         timed = {"time_s": chosen[arm].time_s, "tol": chosen[arm].tol}
         for index, (alpha, gap) in enumerate(zip(alphas, gaps(weights), strict=True)):
             row: Row = {"arm": arm, "alpha": alpha, "relative_alpha": alpha / alphas[0], "objective_gap": gap, **timed}
-            row["shown_gap"] = max(gap, FLOOR)
-            row["reference_zero_fraction"] = float((reference[index].abs() < ZERO).double().mean())
-            rows.append(row | compared(weights[index], reference[index]))
+            row |= {"shown_gap": max(gap, FLOOR)} | compared(weights[index], reference[index])
+            agreed = compared(exact[index].weights, reference[index])["support_agreement"]
+            zeros = float((reference[index].abs() < ZERO).double().mean())
+            rows.append(row | {"exact_support_agreement": agreed, "reference_zero_fraction": zeros})
     return rows, _weight_rows(alphas, shown, setting.drawn)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MEASURES = {
     "objective_gap": "largest (F - F*) / F* of spred over the path",
     "support_agreement": "least share of columns zero or not as in scikit-learn's converged path",
+    "exact_support_agreement": "the same of spred at a duality gap of 1e-9",
     "zero_difference": "largest difference of the zero fractions, spred and scikit-learn, over the path",
     "zero_fraction": "zero fraction of spred, mean over the path",
     "ridge_zero_fraction": "zero fraction without the product (ridge regression, same decay), mean over the path",
@@ -115,9 +116,10 @@ class RealStudy:
         """The whole path of one data set and seed."""
         name, _, number = part.partition(", seed ")
         X, y = (values.to(self.ground.device, self.ground.dtype) for values in self._data(name, int(number)))
-        if watch.stopped():
+        path = path_rows(X, y, self.setting, watch.stopped)
+        if path is None:
             return None
-        found, weights = path_rows(X, y, self.setting)
+        found, weights = path
         found += ridge_rows(X, y, self.setting.alphas(X, y))
         mark = {"data": name, "seed": int(number)}
         metrics = [mark | row | {"arm": f"{name}, {row['arm']}", "solver": row["arm"]} for row in found]
@@ -150,6 +152,7 @@ def _measures(rows: pandas.DataFrame) -> dict[str, float]:
     return {
         "objective_gap": float(newton["objective_gap"].max()),
         "support_agreement": float(newton["support_agreement"].min()),
+        "exact_support_agreement": float(newton["exact_support_agreement"].min()),
         "zero_difference": float((newton["zero_fraction"] - other["reference_zero_fraction"]).abs().max()),
         "zero_fraction": float(newton["zero_fraction"].mean()),
         "ridge_zero_fraction": float(ridge["zero_fraction"].mean()),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from symlab.protocols import lasso_arms
-from symlab.protocols.lasso_arms import compared, loosest, quartiles
+from symlab.protocols.lasso_arms import certified, compared, loosest, lower_bound, quartiles, sklearn_lasso
 from symlab.protocols.lasso_problems import gene_like, published, real
 from symlab.protocols.ridge_path import ridge
 from symlab.protocols.spred_lasso import spred_lasso
@@ -142,9 +142,23 @@ def test_the_loosest_tolerance_that_is_near_enough_is_taken():
         asked.append(tol)
         return torch.tensor([tol]), tol
 
-    chosen = loosest(solve, (0.1, 0.01, 0.001), float, 0.05)
+    calm = Calm()
+    chosen = loosest(solve, (0.1, 0.01, 0.001), float, 0.05, calm.stopped)
     assert (chosen.tol, chosen.gap, asked) == (0.01, pytest.approx(0.01), [0.1, 0.01])
-    assert loosest(solve, (0.1,), float, 0.05).tol is None
+    assert loosest(solve, (0.1,), float, 0.05, calm.stopped).tol is None
+    assert loosest(solve, (0.1, 0.01), float, 0.05, Calm(stop_at=2).stopped) is None
+    assert asked[3:] == [0.1]  # stopped before the second
+
+
+def test_the_lower_bound_is_below_every_objective_and_near_the_least():
+    generator = torch.Generator().manual_seed(3)
+    X = torch.randn(20, 50, generator=generator, dtype=torch.float64)
+    y = torch.randn(20, generator=generator, dtype=torch.float64)
+    fit = certified(X, y, [0.05])[0]
+    theirs, _ = sklearn_lasso(X, y, 0.05)(1e-12)
+    least = objective(X.numpy(), y.numpy(), theirs.numpy(), 0.05)
+    assert least * (1 - 1e-8) <= lower_bound(fit) <= least
+    assert objective(X.numpy(), y.numpy(), fit.weights.numpy(), 0.05) >= lower_bound(fit)
 
 
 def test_quartiles():
