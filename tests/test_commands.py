@@ -24,6 +24,7 @@ PAGES = [
     "docs/skip_connections.md",
     "docs/training.md",
     "docs/constraint.md",
+    "docs/constraint_experiments.md",
 ]
 EXPERIMENTS = sorted((ROOT / "conf" / "experiment").glob("*.yaml"))
 SMALL = {
@@ -250,7 +251,7 @@ def words_of(line, runs):
     words = [re.sub(r"^batch_size=.*", "batch_size=20", word) for word in words]
     words = [re.sub(r"^warmup_steps=.*", "warmup_steps=1", word) for word in words]
     words = [re.sub(r"^(seeds|trials)=\d+$", r"\1=3", word) for word in words]
-    words = [re.sub(r"^runs=runs/compare/\*$", f"runs={runs['compare']}", word) for word in words]
+    words = [re.sub(r"^runs=runs/(compare|constraint)/\*$", lambda m: f"runs={runs[m[1]]}", word) for word in words]
     for job, run in runs.items():
         words = [re.sub(rf"runs/{job}/(DIRECTORY|\d{{4}}-\d\d-\d\d_.*)", str(run), word) for word in words]
     return words
@@ -266,8 +267,10 @@ def folder(tmp_path_factory):
         close_handlers()
         assert main(["compare", "optimizers=[gd,adam]", *SMALL["compare"]]) == 0
         close_handlers()
+        assert main(["constraint", *RESCALING, *SMALL["constraint"]]) == 0
+        close_handlers()
     found = {}
-    for job in ("train", "compare"):
+    for job in ("train", "compare", "constraint"):
         (run,) = (folder / "runs" / job).iterdir()
         found[job] = run.relative_to(folder)
     write_sweep(folder / "trials", seeds=2, rates=(0.1,), epochs=2)
@@ -312,7 +315,10 @@ def test_command(page, line, folder, monkeypatch, capsys):
 
 BLOCKS = [
     (page, number, block)
-    for page in ("README.md", "docs/getting-started.md", "docs/concepts.md", "docs/networks.md")
+    for page in (
+        "README.md",
+        *(f"docs/{name}.md" for name in ("getting-started", "concepts", "networks", "constraint")),
+    )
     for number, block in enumerate(re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.M | re.S))
 ]
 
