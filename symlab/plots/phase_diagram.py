@@ -19,6 +19,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from symlab.plots.style import (
     COLUMN_WIDTH_IN,
+    DIGIT_EM,
     DPI,
     GREY,
     LETTER_EM,
@@ -98,12 +99,14 @@ def phase_diagram(
 
 
 def cell_text(value: float) -> str:
-    """A number in at most 5 signs or so: 0, 0.98, 12, 3e-4."""
+    """A number in at most 5 signs or so, three digits of it where that has room: 0, 0.98, 15.6, 123, 3e-4."""
     if value == 0:
         return "0"
     if 0.005 <= abs(value) < 9.995:
         return f"{value:.2f}"
-    if 9.995 <= abs(value) < 9999.5:
+    if 9.995 <= abs(value) < 99.95:
+        return f"{value:.1f}"
+    if 99.95 <= abs(value) < 9999.5:
         return f"{value:.0f}"
     digits, _, power = f"{value:.0e}".partition("e")
     return f"{digits}e{int(power)}"
@@ -176,7 +179,7 @@ def _figure(
         label_axes(axes, labels[0] if below else "", labels[1] if place % columns == 0 else "")
     shown_panels[0].set_yticks(range(len(grid.y)), [shown(value) for value in grid.y])
     room = (width_in - SIDE_IN) / columns * 72 / len(grid.x)
-    wide = max(len(shown(value)) for value in grid.x) * LETTER_EM * SMALL_PT + 3 > room
+    wide = max(len(shown(value)) for value in grid.x) * DIGIT_EM * SMALL_PT + 3 > room
     shown_panels[0].set_xticks(range(len(grid.x)), [shown(value) for value in grid.x])
     for axes in shown_panels:
         axes.tick_params(axis="x", labelrotation=90 if wide else 0)

@@ -24,6 +24,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 GREY = "#595959"
 LETTER_EM = 0.53  # mean width of a letter of the font
+DIGIT_EM = 0.62  # of a digit
 LINE_IN = 0.15  # height of one line of the title or the legend
 
 

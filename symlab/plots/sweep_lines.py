@@ -17,6 +17,7 @@ from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from symlab.plots.style import (
     COLOURS,
     COLUMN_WIDTH_IN,
+    DIGIT_EM,
     GREY,
     LETTER_EM,
     SMALL_PT,
@@ -158,10 +159,9 @@ def _ticks(axes: Axes, values: Sequence[Value], positions: Numbers, logarithmic:
             wide = sum(map(len, names)) * LETTER_EM * SMALL_PT > (width_in - 0.7) * 72
             axes.set_xticks(positions, names, fontsize=SMALL_PT, rotation=90 if wide else 0)
         return
-    if len(positions) == 1 or max(positions) < 30 * min(positions):  # too few decades for labels at decades alone
+    if _decades(values) < 2:  # too few for labels at decades alone
         names = [shown(value) for value in values]
-        shown_every = -(-len(names) * max(map(len, names)) // 40)
-        kept = range(0, len(names), shown_every)
+        kept = _apart(names, positions, width_in)
         axes.set_xticks([positions[i] for i in kept], [names[i] for i in kept], fontsize=SMALL_PT)
         axes.xaxis.set_minor_locator(NullLocator())
     elif 0.0 in values:
@@ -170,6 +170,25 @@ def _ticks(axes: Axes, values: Sequence[Value], positions: Numbers, logarithmic:
         decades = [t for t in decades if t <= max(positive) * 1.001]
         axes.set_xticks([positions[0], *decades], ["0", *(f"$10^{{{round(np.log10(t))}}}$" for t in decades)])
         axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _apart(names: Sequence[str], positions: Numbers, width_in: float) -> list[int]:
+    """Numbers of the names that stand beside each other on a logarithmic axis, from the left on."""
+    places = np.log(positions)
+    points = (places - places[0]) / max(places[-1] - places[0], 1e-9) * (width_in - 0.8) * 72
+    kept: list[int] = []
+    for index, name in enumerate(names):
+        letters = 0.5 * (len(name) + len(names[kept[-1]])) + 0.5 if kept else 0.0
+        if not kept or points[index] - points[kept[-1]] >= letters * DIGIT_EM * SMALL_PT:
+            kept.append(index)
+    return kept
+
+
+def _decades(values: Sequence[Value]) -> int:
+    """Powers of ten from the least positive value to the greatest."""
+    positive = [value for value in values if isinstance(value, float) and value > 0]
+    low, high = np.log10(min(positive)), np.log10(max(positive))
+    return int(np.floor(high + 1e-9) - np.ceil(low - 1e-9)) + 1
 
 
 def _handles(names: Sequence[str], looks: Sequence[Line2D], found: pd.DataFrame, lines: Sequence[str]) -> list[Artist]:

@@ -69,7 +69,7 @@ def test_a_cell_is_the_mean_over_seeds_with_its_deviation():
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["0.0001", "0.001", "0.01"]
     assert [tick.get_text() for tick in first.get_yticklabels()] == ["0.1", "0.3"]
     assert (first.get_xlabel(), first.get_ylabel()) == ("weight decay", "lr")
-    assert texts(first)[-1] == "12\n±0.10"
+    assert texts(first)[-1] == "12.0\n±0.10"
     assert first.images[0].get_clim() == (0, 20)
     assert figure.axes[-1].get_xlabel() == "zeros"
     assert labels(figure) == ["number: mean ±1 std over 3 seeds"]
@@ -205,14 +205,16 @@ def test_axes_of_zero_of_words_and_of_nothing():
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["8", "64", "none"]
     (axes,) = drawn(sweep_lines(sweep((2, 8, 32)), {}, title="t")).axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "8", "32"]
+    (axes,) = drawn(sweep_lines(sweep((0.0, 0.003, 0.01, 0.02, 0.0201, 0.03)), {}, title="t")).axes  # one power of ten
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0", "0.003", "0.01", "0.02", "0.03"]
     (axes,) = drawn(sweep_lines(sweep((-1, 0, 1)), {}, title="t", log_x=False)).axes
     assert axes.get_xscale() == "linear"
 
 
 def test_cell_texts_are_short():
-    values = (0, 0.98, 1, 9.99, 9.999, 12.4, 123.4, 3e-4, 12345, -0.5, 1e-12)
+    values = (0, 0.98, 1, 9.99, 9.999, 15.6, 99.96, 123.4, 3e-4, 12345, -0.5, 1e-12)
     found = [cell_text(value) for value in values]
-    assert found == ["0", "0.98", "1.00", "9.99", "10", "12", "123", "3e-4", "1e4", "-0.50", "1e-12"]
+    assert found == ["0", "0.98", "1.00", "9.99", "10.0", "15.6", "100", "123", "3e-4", "1e4", "-0.50", "1e-12"]
 
 
 @pytest.mark.parametrize(
