@@ -174,7 +174,8 @@ class CollapseStudy:
                 own, data.train_targets, new, data.test_targets, data.output_size, net.ridge
             ).tolist()
         return [
-            {"arm": arm, "decay": label["decay"], "seed": label["seed"], "diverged": not live, "loss": loss}
+            {"arm": arm, "decay": label["decay"], "seed": label["seed"], "diverged": not live}
+            | {"loss": loss if live else None}
             | {name: values[i] if live else None for name, values in columns.items()}
             for i, (label, live, loss) in enumerate(zip(labels, alive.tolist(), losses, strict=True))
         ]

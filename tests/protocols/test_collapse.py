@@ -125,6 +125,17 @@ def test_a_part_that_was_stopped_goes_on_exactly(tables):
     assert pandas.DataFrame(found["history"])["head_dimension"].tolist() == history["head_dimension"].tolist()
 
 
+def test_a_net_that_diverged_has_no_number_not_even_a_loss():
+    study = collapse(ground(), **SMALL)
+    training = Training(study, "vanilla", None, Calm())
+    training.sgd.alive[1] = False
+    count = len(training.stack)
+    rows = study._rows("vanilla", training.labels, training.stack, training.sgd.alive, [1.5] * count)
+    assert [row["loss"] for row in rows] == [1.5, None, *[1.5] * (count - 2)]
+    assert [row["diverged"] for row in rows] == [False, True, *[False] * (count - 2)]
+    assert rows[1]["head_dimension"] is None
+
+
 def test_tables_and_numbers(tables):
     study = collapse(ground(), **SMALL)
     metrics = tables["metrics"]
