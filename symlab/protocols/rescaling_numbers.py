@@ -71,7 +71,6 @@ def sparsity_values(
     curve, at_decay = chosen(product, lr=lr), chosen(product, decay=decay)
     more = differences(means(at_decay, ZEROS, seeds), means(chosen(plain, decay=decay), ZEROS, seeds))
     coarse = differences(means(product, f"{ZEROS}_10", seeds), means(product, f"{ZEROS}_0.1", seeds))
-    gone: PerSeed = [float(phase.loc[phase["seed"] == seed, "diverged"].astype(bool).mean()) for seed in seeds]
     values = {
         "decay_slope": (f"zeros of u v per decade of decay, lr {lr:g}", slopes(curve, "decay", ZEROS, seeds)),
         "decay_rises": (
@@ -81,7 +80,7 @@ def sparsity_values(
         "control_zeros": ("zeros of w without reparametrization, mean over lr and decay", means(plain, ZEROS, seeds)),
         "more_zeros_than_control": (f"zeros of u v minus those of w at decay {decay:g}, mean over lr", more),
         "threshold_effect": ("zeros of u v at 10 times the threshold minus those at 1/10, mean over all", coarse),
-        "diverged": ("share of nets that diverged", gone),
+        "diverged": ("share of nets that diverged, at all lr, decays and batch sizes", _gone(phase, batch, seeds)),
     }
     least = float(product["decay"].min())
     for name, at in (("", decay), ("_least_decay", least)):
@@ -92,6 +91,16 @@ def sparsity_values(
         text = f"zeros of u v per decade of 1 / batch size at decay {at:g}, lr {lr:g}"
         values[f"noise_slope{name}"] = (text, noise)
     return values
+
+
+def _gone(phase: pandas.DataFrame, batch: pandas.DataFrame, seeds: Sequence[int]) -> PerSeed:
+    """Per seed, of the rows over lr and those at the batch sizes that are not among them."""
+    others = batch[~batch["batch_size"].isin(phase["batch_size"])]
+    found: PerSeed = []
+    for seed in seeds:
+        flags = [bool(flag) for rows in (phase, others) for flag in chosen(rows, seed=seed)["diverged"]]
+        found.append(sum(flags) / len(flags) if flags else None)
+    return found
 
 
 def net_numbers(

@@ -193,6 +193,17 @@ def test_a_net_starts_as_its_control_and_resumes_exactly():
     assert study.run(part, Calm(kept=stopping.kept)) == whole
 
 
+def test_nets_of_every_batch_size_count_as_diverged(small):
+    study, tables = small
+    tables = {name: table.copy() for name, table in tables.items()}
+    assert study.numbers(tables)["diverged"]["value"] == 0
+    other = tables["batch"]["batch_size"] != tables["metrics"]["batch_size"].iloc[0]
+    assert other.any()
+    tables["batch"].loc[other, "diverged"] = True
+    expected = other.sum() / (len(tables["metrics"]) + other.sum())
+    assert study.numbers(tables)["diverged"]["value"] == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
