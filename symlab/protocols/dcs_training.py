@@ -93,6 +93,11 @@ class Run:
     loss_count: int = 0
     seconds: float = 0.0
 
+    @property
+    def evaluated(self) -> int:
+        """Updates before the last evaluation."""
+        return int(self.rows[-1]["step"]) if self.rows else 0
+
     def state(self, device: torch.device) -> dict[str, Any]:
         """What `restore` needs to go on exactly."""
         tensors = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
@@ -127,7 +132,7 @@ def train_arm(shared: Training, arm: Arm, seed: int, watch: Watch) -> Tables | N
         nothing = dict.fromkeys(("train_loss", "test_loss", "accuracy", "zero_fraction", "accuracy_collapsed"))
         bad = {"step": error.step, "epoch": None, **nothing, "time_s": run.seconds, "diverged": True}
         return {"metrics": [*run.rows, {**setting, **bad}], "layers": []}
-    if run.step < shared.steps:
+    if run.evaluated < shared.steps:
         watch.save(run.state(device))
         return None
     return {"metrics": run.rows, "layers": layer_rows(collapsed(net, shared.threshold), setting)}
@@ -138,7 +143,15 @@ def _advance(shared: Training, run: Run, seed: int, watch: Watch) -> Iterator[Ro
     batches, rates = shared.batches(seed), Rates(shared.schedule, 0, shared.steps)
     measured = shared.measured_at()
     run.net.train()
-    while run.step < shared.steps and not watch.stopped():
+    while run.evaluated < shared.steps and not watch.stopped():
+        if run.step in measured and run.evaluated < run.step:
+            check_weights(run.net, run.step)
+            row = _measured(shared, run, batches.steps_per_epoch, watch)
+            if row is None:
+                return
+            yield row
+            run.loss_sum, run.loss_count = 0.0, 0
+            continue
         began = time.perf_counter()
         rates.set(run.optimizer, run.base_rates, run.step)
         inputs, targets = batches.at(run.step)
@@ -147,20 +160,21 @@ def _advance(shared: Training, run: Run, seed: int, watch: Watch) -> Iterator[Ro
         wait_for(shared.ground.device)
         run.seconds += time.perf_counter() - began
         run.step += 1
-        if run.step in measured:
-            check_weights(run.net, run.step)
-            yield _measured(shared, run, batches.steps_per_epoch)
-            run.loss_sum, run.loss_count = 0.0, 0
         if watch.due():
             watch.save(run.state(shared.ground.device))
 
 
-def _measured(shared: Training, run: Run, steps_per_epoch: int) -> Row:
-    """Losses, accuracy and zeros after `run.step` updates; after the last also the accuracy with exact zeros."""
-    found = _evaluated(shared, run.net)
+def _measured(shared: Training, run: Run, steps_per_epoch: int, watch: Watch) -> Row | None:
+    """Losses, accuracy and zeros after `run.step` updates; after the last also the accuracy with exact zeros.
+
+    None if it was stopped.
+    """
+    found = _evaluated(shared, run.net, watch)
     flat = collapsed(run.net, shared.threshold)
     counts = census(flat)
-    at_end = _evaluated(shared, flat).accuracy if run.step == shared.steps else None
+    exact = _evaluated(shared, flat, watch) if run.step == shared.steps else found
+    if found is None or exact is None:
+        return None
     return {
         "step": run.step,
         "epoch": run.step / steps_per_epoch,
@@ -168,17 +182,16 @@ def _measured(shared: Training, run: Run, steps_per_epoch: int) -> Row:
         "test_loss": found.loss,
         "accuracy": found.accuracy,
         "zero_fraction": sum(row["zeros"] for row in counts) / sum(row["entries"] for row in counts),
-        "accuracy_collapsed": at_end,
+        "accuracy_collapsed": exact.accuracy if run.step == shared.steps else None,
         "time_s": run.seconds,
         "diverged": False,
     }
 
 
-def _evaluated(shared: Training, net: nn.Module) -> Evaluation:
+def _evaluated(shared: Training, net: nn.Module, watch: Watch) -> Evaluation | None:
+    """None if it was stopped."""
     rows = shared.data.test_inputs, shared.data.test_targets
-    found = evaluate(net, *rows, auto, batch_size=EVALUATION_ROWS, how=shared.how)
-    assert found is not None, "nothing stops this evaluation"
-    return found
+    return evaluate(net, *rows, auto, batch_size=EVALUATION_ROWS, stop=watch.stopped, how=shared.how)
 
 
 def collapsed(net: nn.Module, threshold: float) -> nn.Module:

@@ -68,7 +68,7 @@ def test_arms_start_alike_see_the_same_batches_and_differ_in_u_w_and_decay() -> 
 def test_a_stopped_arm_goes_on_exactly() -> None:
     study = dcs_resnet(ground(), decay=0.1, **KEYS)
     whole = study.run("DCS, seed 3", Calm())
-    watch = Calm(stop_at=4)
+    watch = Calm(stop_at=6)  # two updates, an evaluation, one update
     assert study.run("DCS, seed 3", watch) is None
     assert watch.kept is not None
     assert watch.kept["step"] == 3
@@ -79,6 +79,22 @@ def test_a_stopped_arm_goes_on_exactly() -> None:
     watch = Calm(due=True)
     study.run("DCS, seed 3", watch)
     assert watch.kept["step"] == 4  # type: ignore[index]
+
+
+def test_an_evaluation_that_was_stopped_is_done_when_the_arm_goes_on() -> None:
+    study = dcs_resnet(ground(), decay=0.1, **KEYS)
+    whole = study.run("DCS, seed 3", Calm())
+    stopped = []
+    for question in range(1, 20):
+        watch = Calm(stop_at=question)
+        if study.run("DCS, seed 3", watch) is not None:
+            break
+        assert watch.kept is not None
+        stopped.append((watch.kept["step"], len(watch.kept["rows"])))
+        resumed = study.run("DCS, seed 3", Calm(kept=copy.deepcopy(watch.kept)))
+        assert without_times(resumed) == without_times(whole)
+    assert (2, 0) in stopped  # after the updates of the first evaluation, without its row
+    assert (4, 1) in stopped
 
 
 def test_a_net_that_diverges_is_said_and_not_measured() -> None:
