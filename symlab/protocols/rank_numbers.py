@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from symlab.protocols.rank_rows import contrast, difference, drop, falling, least_drop, mean_of
+from symlab.protocols.rank_rows import (
+    contrast,
+    difference,
+    drop,
+    falling,
+    gaps_of_starts,
+    late_change,
+    least_drop,
+    mean_of,
+    without_rank,
+)
 from symlab.protocols.study import Number, over_seeds
 
 if TYPE_CHECKING:
@@ -91,19 +101,18 @@ class RankNumbers:
 
     def _honesty(self, rows: pandas.DataFrame, product: pandas.DataFrame) -> dict[str, Number]:
         """Has it learned, is it done, and does the start matter?"""
-        pairs = product.merge(rows[rows["arm"] == self.fresh], on=["seed", *KEYS], suffixes=("", "_fresh"))
-        gaps = ((pairs["rank"] - pairs["rank_fresh"]).abs() / self.size).groupby(pairs["seed"]).mean()
         low = product[product["decay"] == product["decay"].min()]
         return {
             "largest_value": contrast(
                 "largest singular value over that of the matrix that made the data, no decay", low, mean_of("largest")
             ),
             "start_difference": over_seeds(
-                "|rank from a random start - rank from the goal| / size, mean of all settings", [float(v) for v in gaps]
+                "|rank from a random start - rank from the goal| / size, mean of all settings",
+                gaps_of_starts(rows, self.product, self.fresh, self.size, KEYS),
             ),
             "late_change": contrast(
                 "|rank at the end - rank at half the time| / size, mean of all settings", product,
-                lambda own: float((own["rank"] - own["rank_at_half_time"]).abs().mean()) / self.size,
+                late_change(self.size),
             ),
-            "diverged": contrast("share of all runs that diverged", rows, lambda own: float(own["rank"].isna().mean())),
+            "diverged": contrast("share of all runs that diverged", rows, without_rank),
         }  # fmt: skip

@@ -29,13 +29,15 @@ def rank_names(cut_offs: Sequence[float]) -> list[str]:
 
 
 def check_cut_offs(cut_off: float, cut_offs: Sequence[float]) -> None:
-    """Raises ValueError unless all lie strictly between 0 and 1."""
+    """Raises ValueError unless all lie strictly between 0 and 1, and name a column each."""
     for key, values in (("cut_off", [cut_off]), ("cut_offs", cut_offs)):
         for value in values:
             if not 0 < value < 1:
                 raise ValueError(
                     f"{key}: a cut-off is relative to the target's largest singular value, in (0, 1), got {value}"
                 )
+    if len(set(names := rank_names(cut_offs))) < len(names):
+        raise ValueError(f"cut_offs: each once, also when rounded to one digit as columns are: got {list(cut_offs)}")
 
 
 def rank_columns(matrices: Tensor, live: Tensor, scale: float, cut_off: float, cut_offs: Sequence[float]) -> Columns:
@@ -111,6 +113,26 @@ def difference(frame: pandas.DataFrame, arm: str, other: str, value: str, keys: 
     pairs = frame[frame["arm"] == arm].merge(frame[frame["arm"] == other], on=["seed", *keys], suffixes=("_a", "_b"))
     pairs["gap"] = pairs[f"{value}_a"] - pairs[f"{value}_b"]
     return per_seed(pairs, mean_of("gap"))
+
+
+def gaps_of_starts(frame: pandas.DataFrame, arm: str, other: str, size: int, keys: Sequence[str]) -> list[float | None]:
+    """Per seed: mean of |rank of one arm - rank of the other| / size over the settings where both have a number."""
+    pairs = frame[frame["arm"] == arm].merge(frame[frame["arm"] == other], on=["seed", *keys], suffixes=("_a", "_b"))
+    return per_seed(pairs.assign(gap=(pairs["rank_a"] - pairs["rank_b"]).abs() / size), mean_of("gap"))
+
+
+def late_change(size: int) -> Callable[[pandas.DataFrame], float | None]:
+    """Mean of |rank at the end - rank at half the time| / size."""
+
+    def measure(own: pandas.DataFrame) -> float | None:
+        return mean_of("change")(own.assign(change=(own["rank"] - own["rank_at_half_time"]).abs() / size))
+
+    return measure
+
+
+def without_rank(own: pandas.DataFrame) -> float:
+    """Share of the rows without a rank: of what diverged."""
+    return float(own["rank"].isna().mean())
 
 
 AXES = ("lr", "decay", "noise", "batch")

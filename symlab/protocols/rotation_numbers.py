@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from symlab.protocols.rank_rows import contrast, difference, drop, falling, least_drop, mean_of
+from symlab.protocols.rank_rows import (
+    contrast,
+    difference,
+    drop,
+    falling,
+    gaps_of_starts,
+    late_change,
+    least_drop,
+    mean_of,
+    without_rank,
+)
 from symlab.protocols.study import Number, over_seeds
 
 if TYPE_CHECKING:
@@ -54,13 +64,13 @@ def rotation_numbers(rows: pandas.DataFrame, size: int, decay: float, ranks: Seq
         ),
         "start_difference": over_seeds(
             "|rank from a random start - rank from the target| / size, mean of all settings",
-            _gap_of_starts(rows, size),
+            gaps_of_starts(rows, "U W", "U W, random start", size, KEYS),
         ),
         "late_change": contrast(
             "|rank at the end - rank at half the time| / size of U W, mean of all settings",
-            product, lambda own: float((own["rank"] - own["rank_at_half_time"]).abs().mean()) / size,
+            product, late_change(size),
         ),
-        "diverged": contrast("share of all runs that diverged", rows, lambda own: float(own["rank"].isna().mean())),
+        "diverged": contrast("share of all runs that diverged", rows, without_rank),
     }  # fmt: skip
     return {name: found[name] for name in NUMBERS}
 
@@ -111,13 +121,6 @@ def _controls(rows: pandas.DataFrame, size: int, decay: float) -> dict[str, Numb
 def _quietest(own: pandas.DataFrame, decay: float) -> pandas.DataFrame:
     """The largest noise at the decay where noise is looked at."""
     return own[(own["noise"] == own["noise"].max()) & (own["decay"] == decay)]
-
-
-def _gap_of_starts(rows: pandas.DataFrame, size: int) -> list[float | None]:
-    arms = rows[rows["arm"] == "U W"], rows[rows["arm"] == "U W, random start"]
-    pairs = arms[0].merge(arms[1], on=["seed", *KEYS], suffixes=("", "_random"))
-    gaps = (pairs["rank"] - pairs["rank_random"]).abs() / size
-    return [float(value) for value in gaps.groupby(pairs["seed"]).mean()]
 
 
 def _maximum(values: pandas.Series) -> float | None:
