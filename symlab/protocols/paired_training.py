@@ -5,17 +5,32 @@ Legend: S  nets of a stack;  B  rows of a batch;  T  updates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from symlab.data.dataset import Dataset
-from symlab.protocols.stack import StackedSGD
-from symlab.protocols.study import Watch
+from symlab.protocols.stack import Stack, StackedSGD, column
+from symlab.protocols.study import Ground, Watch
 
 ASK_EVERY = 20
+
+
+def new_net(ground: Ground, data: Dataset, generator: torch.Generator) -> nn.Module:
+    """The model for this data, its start drawn from `generator`, in training mode."""
+    net = ground.need_model()(data.input_shape, data.output_size, generator)
+    return net.to(ground.device, ground.dtype).train()
+
+
+def side_by_side(
+    start: Callable[[int], nn.Module], labels: Sequence[Mapping[str, Any]], lr: float, momentum: float
+) -> StackedSGD:
+    """SGD of one net per label, from `start` of the label's seed, with the label's decay."""
+    stack = Stack([start(label["seed"]) for label in labels])
+    decays = column(labels, "decay", next(iter(stack.parameters.values())).detach())
+    return StackedSGD(stack, torch.full_like(decays, lr), decays, momentum)
 
 
 def batch_rows(data: Dataset, seed: int, batch: int, steps: int) -> Tensor:
@@ -40,7 +55,7 @@ def train_side_by_side(
         if step % ASK_EVERY == 0:
             stop = watch.stopped()
             if stop or watch.due():
-                watch.save({"sgd": sgd.state(), "step": step})
+                save_training(sgd, step, watch)
             if stop:
                 return False
             watch.say(f"{step} of {steps} updates")
@@ -49,6 +64,11 @@ def train_side_by_side(
         sgd.backward(sgd.stack.losses(nn.functional.cross_entropy, inputs, targets, shared=False))
         sgd.step()
     return True
+
+
+def save_training(sgd: StackedSGD, step: int, watch: Watch) -> None:
+    """Keep what `train_side_by_side` goes on from, after `step` updates."""
+    watch.save({"sgd": sgd.state(), "step": step})
 
 
 @torch.no_grad()

@@ -17,9 +17,15 @@ from symlab.constraint.restore_symmetry import restore_symmetry
 from symlab.data.dataset import Dataset
 from symlab.protocols.axis_checks import check_axis, check_whole
 from symlab.protocols.hidden_axes import Counting, HiddenAxis, hidden_axes, unit_counts
-from symlab.protocols.paired_training import loss_and_accuracy, train_side_by_side
+from symlab.protocols.paired_training import (
+    loss_and_accuracy,
+    new_net,
+    save_training,
+    side_by_side,
+    train_side_by_side,
+)
 from symlab.protocols.permutation_numbers import NAMES, SYMMETRIC, broken, permutation_numbers
-from symlab.protocols.stack import Stack, StackedSGD, column, combinations
+from symlab.protocols.stack import combinations
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
 from symlab.symmetry.weight_symmetry import WeightSymmetry
 from symlab.training.factories import name_of
@@ -153,16 +159,16 @@ class PermutationStudy:
         """Rows of one arm at one rate, all decays and seeds."""
         sigma, lr = self._plan[part]
         labels = combinations(decay=self.sweep.decays, seed=self.ground.seeds)
-        stack = Stack([self._start(label["seed"], sigma) for label in labels])
-        like = torch.empty((), dtype=self.ground.dtype, device=self.ground.device)
-        rates = torch.full((len(labels),), lr, dtype=like.dtype, device=like.device)
-        sgd = StackedSGD(stack, rates, column(labels, "decay", like), self.sweep.momentum)
+        sgd = side_by_side(lambda seed: self._start(seed, sigma), labels, lr, self.sweep.momentum)
         if not train_side_by_side(sgd, labels, self.data, self.sweep.batch, self.sweep.steps, watch):
             return None
         tables: Tables = {"metrics": [], "layers": [], "correlations": []}
         for index, label in enumerate(labels):
+            if watch.stopped():
+                save_training(sgd, self.sweep.steps, watch)
+                return None
             setting = {"arm": _arm(sigma), "lr": lr, **label}
-            net = stack.net(index).eval()
+            net = sgd.stack.net(index).eval()
             net = net if sigma is None else restore_symmetry(net)
             self._measure(net, setting, not bool(sgd.alive[index]), tables)
         return tables
@@ -178,8 +184,7 @@ class PermutationStudy:
     def _start(self, seed: int, sigma: float | None) -> nn.Module:
         """The net of one seed; the shift of the controls is drawn from the same generator, behind the start."""
         generator = torch.Generator().manual_seed(seed)
-        net = self.ground.need_model()(self.data.input_shape, self.data.output_size, generator)
-        net = net.to(self.ground.device, self.ground.dtype).train()
+        net = new_net(self.ground, self.data, generator)
         return net if sigma is None else remove_symmetry(net, sigma, generator=generator)
 
     def _measure(self, net: nn.Module, setting: Row, diverged: bool, tables: Tables) -> None:

@@ -16,9 +16,15 @@ from symlab.constraint.measures import zero_fraction
 from symlab.constraint.projectors.elementwise import Elementwise
 from symlab.data.dataset import Dataset
 from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes
-from symlab.protocols.paired_training import loss_and_accuracy, train_side_by_side
+from symlab.protocols.paired_training import (
+    loss_and_accuracy,
+    new_net,
+    save_training,
+    side_by_side,
+    train_side_by_side,
+)
 from symlab.protocols.rescaling_numbers import NET_NAMES, PLAIN, PRODUCT, net_numbers, shown_tables
-from symlab.protocols.stack import Stack, StackedSGD, column, combinations
+from symlab.protocols.stack import StackedSGD, combinations
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
 
 if TYPE_CHECKING:
@@ -142,14 +148,16 @@ class RescalingNetStudy:
         """Rows of one arm at one rate and batch size, all decays and seeds."""
         arm, lr, size = self._plan[part]
         labels = combinations(decay=self.sweep.decays, seed=self.ground.seeds)
-        stack = Stack([self._start(label["seed"], arm) for label in labels])
-        like = torch.empty((), dtype=self.ground.dtype, device=self.ground.device)
-        rates = torch.full((len(labels),), lr, dtype=like.dtype, device=like.device)
-        sgd = StackedSGD(stack, rates, column(labels, "decay", like), self.sweep.momentum)
+        sgd = side_by_side(lambda seed: self._start(seed, arm), labels, lr, self.sweep.momentum)
         steps = max(round(self.sweep.time / lr), 1)
         if not train_side_by_side(sgd, labels, self.data, size, steps, watch):
             return None
-        rows = list(self._rows({"arm": arm, "lr": lr, "batch_size": size}, sgd, labels))
+        rows: list[Row] = []
+        for row in self._rows({"arm": arm, "lr": lr, "batch_size": size}, sgd, labels):
+            if watch.stopped():
+                save_training(sgd, steps, watch)
+                return None
+            rows.append(row)
         return shown_tables(rows, arm, lr == self.shown_lr, size == self.shown_batch_size, self.shown_decay)
 
     def number_names(self) -> Sequence[str]:
@@ -163,8 +171,7 @@ class RescalingNetStudy:
     def _start(self, seed: int, arm: str) -> nn.Module:
         """The net of one seed, the same function in both arms."""
         generator = torch.Generator().manual_seed(seed)
-        net = self.ground.need_model()(self.data.input_shape, self.data.output_size, generator)
-        net = net.to(self.ground.device, self.ground.dtype).train()
+        net = new_net(self.ground, self.data, generator)
         return constrain(net, Elementwise()) if arm == PRODUCT else net
 
     def _rows(self, setting: Row, sgd: StackedSGD, labels: Sequence[Row]) -> Iterator[Row]:

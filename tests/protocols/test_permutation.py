@@ -198,6 +198,10 @@ def test_a_stopped_part_goes_on_exactly() -> None:
     assert 0 < watch.kept["step"] < 45
     assert study.run(part, Calm(kept=watch.kept)) == whole
     assert study.run(part, Calm(due=True)) == whole
+    watch = Calm(stop_at=5)  # after three questions of training, at the second net that is measured
+    assert study.run(part, watch) is None
+    assert watch.kept["step"] == 45
+    assert study.run(part, Calm(kept=watch.kept)) == whole
 
 
 def table_of(distinct: dict[tuple[str, float], float], seeds=(0, 1)) -> pd.DataFrame:
