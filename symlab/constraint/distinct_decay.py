@@ -47,8 +47,8 @@ def distinct_decay(
     and `generator`. What the model computes stays the same to rounding; `restore_symmetry` gives the plain model back.
 
     Plain weight decay on phi is the decay above. The optimizer moves phi, so the learning rate of theta_i is lr / d_i^2
-    under gradient descent: within 2 spread of lr. Minima are those of the objective; paths differ by as much. Under
-    decoupled decay (AdamW) all theta_i shrink alike, and only their steps, divided by d_i, differ.
+    under gradient descent: about lr (1 +- 2 spread) for a small spread. Minima are those of the objective; paths differ
+    by as much. Under decoupled decay (AdamW) all theta_i shrink alike, and only their steps, divided by d_i, differ.
 
     spread: in (0, 1); larger removes more and distorts more. In float32 some of very many d_i are equal.
 
@@ -59,7 +59,7 @@ def distinct_decay(
         raise ValueError(f"spread must lie between 0 and 1, both excluded, got {spread}")
     chosen = choose_weights(model, where)
     for weight in chosen:
-        refuse_second(weight, Divided)
+        refuse_second(model, weight, Divided)
     device = torch.device("cpu") if generator is None else generator.device
     divisors = []
     for weight in chosen:

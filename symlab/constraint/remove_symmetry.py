@@ -14,7 +14,7 @@ from torch.nn.utils import parametrize
 
 from symlab.constraint.patterns import Where
 from symlab.constraint.weight_choice import ChosenWeight, choose_weights
-from symlab.symmetry.parametrized import own_class
+from symlab.symmetry.parametrized import own_class, parametrizations_of
 
 Scale = Callable[[Tensor], float]
 """A weight -> the number that sigma is multiplied by, for all entries of its shift."""
@@ -91,7 +91,7 @@ def remove_symmetry(
         raise ValueError(f"sigma must be positive and finite, got {sigma}")
     chosen = choose_weights(model, where)
     for weight in chosen:
-        refuse_second(weight, Shift)
+        refuse_second(model, weight, Shift)
     shifts = [drawn(weight, sigma * _checked(scale(weight.parameter), weight), generator) for weight in chosen]
     for weight, shift in zip(chosen, shifts, strict=True):
         attach(weight, Shift(shift))
@@ -105,10 +105,14 @@ def drawn(weight: ChosenWeight, std: float, generator: torch.Generator | None) -
     return (std * torch.randn(p.shape, generator=generator, device=device)).to(p.device, p.dtype)
 
 
-def refuse_second(weight: ChosenWeight, kind: type[nn.Module]) -> None:
-    """Raises ValueError for a weight that is the parameter of a parametrization `kind` already."""
-    for module, key in weight.places:
-        if isinstance(module, parametrize.ParametrizationList) and key == "original" and isinstance(module[0], kind):
+def refuse_second(model: nn.Module, weight: ChosenWeight, kind: type[nn.Module]) -> None:
+    """Raises ValueError for a parameter that is behind a parametrization `kind` already, at any depth."""
+    path = weight.name.split(".")
+    for depth in range(len(path)):
+        module = model.get_submodule(".".join(path[:depth]))
+        if not isinstance(module, parametrize.ParametrizationList):
+            continue
+        if any(isinstance(one, kind) for one in parametrizations_of(module)):
             raise ValueError(f"{weight.name} has a {kind.__name__.lower()} already: call restore_symmetry first")
 
 

@@ -5,7 +5,7 @@ from torch.nn.utils import parametrize
 
 from symlab.constraint.distinct_decay import Divided
 from symlab.constraint.remove_symmetry import Shift
-from symlab.symmetry.parametrized import own_class, parametrized_weights
+from symlab.symmetry.parametrized import own_class, parametrizations_of, parametrized_weights
 
 
 def restore_symmetry(model: nn.Module) -> nn.Module:
@@ -22,24 +22,19 @@ def restore_symmetry(model: nn.Module) -> nn.Module:
         (module, key)
         for module in reversed(list(model.modules()))  # a parametrization within another one comes first
         for key, own in parametrized_weights(module).items()
-        if any(isinstance(one, Shift | Divided) for one in own.children())
+        if any(isinstance(one, Shift | Divided) for one in parametrizations_of(own))
     ]
     if not places:
         raise ValueError(f"no weight of {type(model).__name__} has a shift or a divisor: nothing to restore")
     for module, key in places:
-        if len(_parametrizations(parametrized_weights(module)[key])) > 1:
+        if len(parametrizations_of(parametrized_weights(module)[key])) > 1:
             kind = type(module).__name__
             raise ValueError(f"weight {key} of a {kind} has a parametrization on top of the shift: remove that first")
     applied: set[int] = set()
     for module, key in places:
-        (mine,) = _parametrizations(parametrized_weights(module)[key])
+        (mine,) = parametrizations_of(parametrized_weights(module)[key])
         own_class(module)
         # a tied weight has one parametrization in several places: the first removal makes the parameter theta
         parametrize.remove_parametrizations(module, key, leave_parametrized=id(mine) not in applied)
         applied.add(id(mine))
     return model
-
-
-def _parametrizations(own: nn.Module) -> list[nn.Module]:
-    """Those of one weight, the first applied first; a list that is parametrized itself holds other children too."""
-    return [child for name, child in own.named_children() if name.isdigit()]

@@ -47,7 +47,8 @@ def behind(module: nn.Module, key: str) -> Behind | None:
     a = _pulled_back(parametrizations, name, p, ones)
     if not torch.equal(_pulled_back(parametrizations, name, x, ones), a):
         return None
-    if not torch.allclose(_pulled_back(parametrizations, name, x, v), a * v) or not bool((a != 0).all()):
+    found = _pulled_back(parametrizations, name, x, v)
+    if not torch.allclose(found, a * v, rtol=max(4 * torch.finfo(p.dtype).eps, 1e-5)) or not bool((a != 0).all()):
         return None
     return Behind(p, None if torch.equal(a, ones) else a)
 
@@ -142,6 +143,11 @@ def parametrized_weights(module: nn.Module) -> nn.ModuleDict:
     found = module.parametrizations
     assert isinstance(found, nn.ModuleDict)
     return found
+
+
+def parametrizations_of(own: nn.Module) -> list[nn.Module]:
+    """Those of one weight, the first applied first; a list that is parametrized itself holds other children too."""
+    return [child for name, child in own.named_children() if name.isdigit()]
 
 
 def _list_of(module: nn.Module, key: str) -> parametrize.ParametrizationList:

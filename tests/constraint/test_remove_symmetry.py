@@ -328,6 +328,9 @@ def test_what_is_refused(change):
     with pytest.raises(ValueError, match=r"0\.parametrizations\.weight\.original has a (shift|divided) already"):
         change(twice)
     assert len(list(twice.buffers())) == 1  # left as it was
+    both = (remove_symmetry if change is distinct_decay else distinct_decay)(twice)
+    with pytest.raises(ValueError, match=r"weight\.parametrizations\.original\.original has a (shift|divided) already"):
+        change(both, where="0.weight")
     with pytest.raises(ValueError, match=r"scale of 0\.weight"):
         remove_symmetry(net(), scale=lambda weight: 0.0)
 

@@ -133,6 +133,9 @@ def test_what_is_behind_a_weight():
     torch.testing.assert_close(found.factor, 1 / outer.parametrizations.original[0].divisor)
     assert found.parameter is outer.parametrizations.original.original
 
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):  # rounding does not hide it
+        assert behind(distinct_decay(nn.Linear(30, 30, dtype=dtype), 0.3), "weight") is not None
+
     class Exponential(nn.Module):
         def forward(self, x):
             return x.exp()
