@@ -5,6 +5,7 @@ Legend: S  nets;  B  rows of a batch;  C  outputs.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,13 +63,12 @@ class Stack:
         """[S]: each net's mean loss over its rows."""
         return vmap(loss, in_dims=(0, None if shared else 0))(self.outputs(inputs, shared=shared), targets)
 
+    @torch.no_grad()
     def net(self, index: int) -> nn.Module:
         """A copy of the form with the weights and buffers of net `index`."""
-        import copy
-
         net = copy.deepcopy(self.form)
-        own = {name: values[index].detach() for name, values in {**self.parameters, **self.buffers}.items()}
-        net.load_state_dict(own, strict=False)
+        for name, tensor in (*net.named_parameters(), *net.named_buffers()):  # also those that no state_dict has
+            tensor.copy_((self.parameters if name in self.parameters else self.buffers)[name][index])
         return net
 
     def state(self) -> dict[str, dict[str, Tensor]]:

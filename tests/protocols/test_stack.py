@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from symlab.constraint.constrain import constrain
 from symlab.protocols.stack import Stack, StackedSGD, column, combinations
 
 
@@ -116,6 +117,23 @@ def test_refuses_frozen_parameters_and_no_nets():
         Stack([net])
     with pytest.raises(ValueError, match="at least one net"):
         Stack([])
+
+
+def projected(direction):
+    """A net with a buffer of its own that is in no state_dict."""
+    n = double(direction) / double(direction).norm()
+    return constrain(nn.Sequential(nn.Linear(2, 2, bias=False)).double(), torch.outer(n, n))
+
+
+def test_a_net_that_is_taken_out_has_its_own_buffers_also_those_in_no_state_dict():
+    alone = [projected([1.0, 0, 0, 0]), projected([0, 1.0, 1.0, 0])]
+    for net in alone:
+        for k, p in enumerate(net.parameters()):
+            p.data.add_(double([[1.0, 2.0], [-3.0, k]]))
+    stack, x = Stack(alone), double([[1.0, -2.0]])
+    for i, net in enumerate(alone):
+        torch.testing.assert_close(stack.net(i)(x), net(x))
+        assert stack.net(i)[0].parametrizations.weight[0].matrix is not net[0].parametrizations.weight[0].matrix
 
 
 def test_combinations_and_columns():
