@@ -15,12 +15,14 @@ from symlab.rundir.bands import check_bands, judge
 from symlab.training.factories import DataFactory, ModelFactory, OptimizerFactory, PlotFunction, Schedule, name_of
 from symlab.training.place import find_device, find_dtype, repeatable
 from symlab.training.progress import progress_bar
+from symlab.training.randomness import random_state, set_random_state
 from symlab.training.ranges import check_at_least
 from symlab.training.signals import StopRequest, stop_on_signals
 from symlab.training.sources import in_memory
 
 KEY_FIGURES = ("verdict", "numbers")
 RESUMABLE_CHANGES = ("checkpoint_every_s", "device", "expected", "plots", "progress", "threads")
+DTYPES = ("float32", "float64")
 PARTS = "parts"
 """The table of what is finished."""
 
@@ -59,6 +61,8 @@ def constraint(
     """
     wanted, plots = dict(expected or {}), plots or {}
     check_at_least(0, checkpoint_every_s=checkpoint_every_s)
+    if dtype not in DTYPES:  # ranks and solvers have no bfloat16
+        raise BadInput(f"dtype={dtype}: protocols compute in {' or '.join(DTYPES)}")
     if not seeds or not all(seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
         raise BadInput(f"seeds={list(seeds)}: at least one whole number from 0 on, each once")
     place, kind = find_device(device), find_dtype(dtype)
@@ -68,7 +72,7 @@ def constraint(
         study = protocol(ground)
         _check(study, ground, name_of(protocol), plots, wanted)
         run.write_environment({"device": str(place), "dtype": dtype, "threads": torch.get_num_threads()})
-        _run_parts(run, study, stop, checkpoint_every_s, progress)
+        _run_parts(run, study, ground, stop, checkpoint_every_s, progress)
     if stop():
         return Outcome("interrupted", stop.exit_code, {"message": "finished parts are kept"})
     return _finish(run, study, plots, wanted)
@@ -76,10 +80,11 @@ def constraint(
 
 @dataclass
 class _Watch:
-    """The watch of one part: its checkpoint is the run's `last`."""
+    """The watch of one part: its checkpoint is the run's `last`, with the global random state (dropout)."""
 
     run: RunDir
     part: str
+    device: torch.device
     stop: StopRequest
     every_s: float
     bar: "tqdm[Any]"
@@ -90,21 +95,29 @@ class _Watch:
 
     def saved(self) -> dict[str, Any] | None:
         kept = self.run.load_checkpoint("last") if self.run.has_checkpoint("last") else {}
-        return kept["state"] if kept.get("part") == self.part else None
+        if kept.get("part") != self.part:
+            return None
+        set_random_state(kept["random_state"], self.device)
+        state: dict[str, Any] = kept["state"]
+        return state
 
     def due(self) -> bool:
         return time.monotonic() - self.at >= self.every_s
 
     def save(self, state: Mapping[str, Any]) -> None:
-        self.run.save_checkpoint("last", {"part": self.part, "state": dict(state)})
+        random = random_state(self.device)
+        self.run.save_checkpoint("last", {"part": self.part, "state": dict(state), "random_state": random})
         self.at = time.monotonic()
 
     def say(self, text: str) -> None:
         self.bar.set_postfix_str(text)
 
 
-def _run_parts(run: RunDir, study: Study, stop: StopRequest, every_s: float, progress: bool) -> None:
-    """All parts that are not finished; rows of one that did not get to its end are dropped first."""
+def _run_parts(run: RunDir, study: Study, ground: Ground, stop: StopRequest, every_s: float, progress: bool) -> None:
+    """All parts that are not finished; rows of one that did not get to its end are dropped first.
+
+    Each starts from the same global random state, so that what a part draws from it does not depend on the others.
+    """
     done = {row["part"] for row in run.read_rows(PARTS)}
     tables = set(study.figures.values()) | {"metrics"}
     for table in tables:
@@ -116,7 +129,8 @@ def _run_parts(run: RunDir, study: Study, stop: StopRequest, every_s: float, pro
                 continue
             logger.info("%s", part)
             began = time.monotonic()
-            found = study.run(part, _Watch(run, part, stop, every_s, bar))
+            torch.manual_seed(ground.seeds[0])
+            found = study.run(part, _Watch(run, part, ground.device, stop, every_s, bar))
             if found is None:
                 return
             for table, rows in found.items():

@@ -85,7 +85,10 @@ class Watch(Protocol):
         ...
 
     def saved(self) -> dict[str, Any] | None:
-        """What `save` kept of this very part before the run was interrupted; None if it starts anew."""
+        """What `save` kept of this very part before the run was interrupted; None if it starts anew.
+
+        torch's global random state is then put back to that of the `save`.
+        """
         ...
 
     def due(self) -> bool:

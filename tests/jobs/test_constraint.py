@@ -130,6 +130,31 @@ def test_a_stopped_part_goes_on_from_its_checkpoint_and_ends_as_if_never_stopped
         assert run.read_rows(table) == whole.read_rows(table)
 
 
+class Draws(Sums):
+    """Each part draws `length` numbers from the global generator, as dropout does."""
+
+    def run(self, part, watch):
+        state = watch.saved() or {"drawn": []}
+        while len(state["drawn"]) < self.length:
+            if self.stop_in == part and len(state["drawn"]) == 2:
+                signal.raise_signal(signal.SIGTERM)
+            if watch.stopped():
+                watch.save(state)
+                return None
+            state["drawn"].append(float(torch.rand(())))
+        return {"metrics": [{"seed": 0, "k": 2, "value": x} for x in state["drawn"]], "lengths": [{"length": 4}]}
+
+
+def test_what_is_drawn_from_the_global_generator_does_not_depend_on_a_stop(tmp_path):
+    whole, run = RunDir.create(tmp_path / "a"), RunDir.create(tmp_path / "b")
+    run_job(whole, lambda ground: Draws(ground))
+    for stop_in in ("first", "third", None):
+        run_job(run, lambda ground, part=stop_in: Draws(ground, stop_in=part))
+        torch.rand(7)
+    assert run.read_rows() == whole.read_rows()
+    assert len({row["value"] for row in run.read_rows()}) == 4  # all parts the same, the numbers within one not
+
+
 def test_rows_of_a_part_that_was_killed_while_writing_are_not_kept_twice(tmp_path):
     run = RunDir.create(tmp_path)
     run.append_rows([{"part": "first", "seed": 0, "k": 0, "value": 99.0}])
@@ -165,6 +190,7 @@ def test_the_protocol_stands_on_what_the_config_names(tmp_path):
         ({"schedule": lambda step, total: 1.0}, "schedule: protocol Made has its own"),
         ({"optimizer": lambda model, inputs: None}, "optimizer: protocol Made has its own.*leave optimizer out"),
         ({"dtype": "int8"}, "dtype"),
+        ({"dtype": "bfloat16"}, "dtype=bfloat16.*float32 or float64"),
     ],
 )
 def test_refuses_before_anything_is_computed(tmp_path, changes, message):
