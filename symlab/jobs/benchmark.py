@@ -110,11 +110,16 @@ def benchmark(
 def _ways(
     optimizers: Mapping[str, OptimizerFactory], constraint: ConstraintFactory | None
 ) -> dict[str, tuple[OptimizerFactory, ConstraintFactory | None]]:
-    """Name -> optimizer and constraint: all without, then all with it."""
+    """Name -> optimizer and constraint: all without, then all with it. Raises BadInput for a name that is taken."""
     ways: dict[str, tuple[OptimizerFactory, ConstraintFactory | None]] = {}
     ways |= {name: (factory, None) for name, factory in optimizers.items()}
-    if constraint is not None:
-        ways |= {f"{name}_{name_of(constraint)}": (factory, constraint) for name, factory in optimizers.items()}
+    if constraint is None:
+        return ways
+    for name, factory in optimizers.items():
+        under = f"{name}_{name_of(constraint)}"
+        if under in ways:
+            raise BadInput(f"optimizers.{under}: so {name} under the constraint is called; take another name")
+        ways[under] = (factory, constraint)
     return ways
 
 

@@ -179,3 +179,6 @@ def test_a_constraint_is_timed_beside_the_plain_model_and_judged(tmp_path):
     assert found["adam_halves"]["value"] == table["adam_halves"]["step_ratio"]
     with pytest.raises(BadInput, match=r"expected.adam_halfs: .*near it: adam_halves"):
         run_job(RunDir.create(tmp_path / "bad"), constraint=halves, expected={"adam_halfs": [0, 1]})
+    two["gd_halves"] = ALL["gd"]
+    with pytest.raises(BadInput, match=r"optimizers\.gd_halves: .*take another name"):
+        run_job(RunDir.create(tmp_path / "taken"), optimizers=two, constraint=halves)
