@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from symlab.constraint.clock import seconds
 from symlab.constraint.constrain import constrained
 from symlab.constraint.selection import weights
 
@@ -97,15 +97,8 @@ def _time(model: nn.Module) -> float:
     found = list(constrained(model))
     parts = [part for each in found for part in each.parts if part.requires_grad]
     device = found[0].parts[0].device
-    _wait(device)
-    began = time.perf_counter()
+    began = seconds(device)
     thetas = [theta for each in found if (theta := getattr(each.module, each.own)).requires_grad]
     if thetas:
         torch.autograd.grad(thetas, parts, thetas)
-    _wait(device)
-    return time.perf_counter() - began
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return seconds(device) - began

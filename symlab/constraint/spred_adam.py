@@ -6,11 +6,12 @@ Legend: n  rows;  p  columns.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+
+from symlab.constraint.clock import seconds
 
 CHECK_EVERY = 100  # steps
 
@@ -43,7 +44,7 @@ def adam_product(
         u.grad, v.grad = slope * v, slope * u
         optimizer.step()
 
-    spent = _run(step, steps, stopped)
+    spent = _run(step, steps, stopped, X.device)
     return None if spent is None else (u * v, spent)
 
 
@@ -70,7 +71,7 @@ def adam_plain(
         w.grad = _slope(X, y, w)
         optimizer.step()
 
-    spent = _run(step, steps, stopped)
+    spent = _run(step, steps, stopped, X.device)
     return None if spent is None else (w, spent)
 
 
@@ -79,14 +80,14 @@ def _slope(X: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return X.T @ ((X @ w - y) * (2 / len(y)))
 
 
-def _run(step: Callable[[], None], steps: int, stopped: Callable[[], bool]) -> float | None:
+def _run(step: Callable[[], None], steps: int, stopped: Callable[[], bool], device: torch.device) -> float | None:
     """Seconds of all steps; None once stopped."""
-    began = time.perf_counter()
+    began = seconds(device)
     for index in range(steps):
         if index % CHECK_EVERY == 0 and stopped():
             return None
         step()
-    return time.perf_counter() - began
+    return seconds(device) - began
 
 
 def _check(decay: float, lr: float, steps: int) -> None:
