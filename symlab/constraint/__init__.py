@@ -1,6 +1,6 @@
 """Symmetry as constraint: mirrors and their constraint sets, how to impose one, and how to remove a symmetry.
 
-Source: Liu Ziyin, "Symmetry leads to structured constraint of learning" (ICML 2024).
+Source: Liu Ziyin, "Symmetry induces structure and constraint of learning" (ICML 2024).
 """
 
 from symlab.constraint.constrain import balanced_split, collapse, constrain, unit_split

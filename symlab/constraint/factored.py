@@ -1,6 +1,6 @@
 """A weight as theta = P(u * w) + (I - P) v: what every such parametrization has, and how a weight is split into u, w.
 
-Source: Liu Ziyin, "Symmetry leads to structured constraint of learning" (ICML 2024), algorithm DCS; spred (ICML 2023).
+Source: Ziyin, "Symmetry induces structure and constraint of learning" (ICML 2024), algorithm DCS; spred (ICML 2023).
 
 Legend: theta  the weight, of any shape;  u, w  the factors;  v  the part that no constraint touches;  P  projector.
 """

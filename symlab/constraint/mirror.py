@@ -97,8 +97,9 @@ class MirrorSymmetry(Mirror):
     `shapes` says how the P weights are laid out, tensor after tensor, each row-major; without it they are one vector
     named "theta". O is used in the dtype and on the device of the point.
 
-    Raises ValueError if O is not [P, k] with 1 <= k <= P or is not finite, if its columns are not orthonormal to
-    `rtol` (||O^T O - I|| largest entry; None: the square root of the machine epsilon), or if `shapes` has another size.
+    Raises ValueError if O is not floating [P, k] with 1 <= k <= P or is not finite, if its columns are not orthonormal
+    to `rtol` (largest entry of |O^T O - I|; None: the square root of the machine epsilon), and if `shapes` has another
+    size.
     """
 
     def __init__(
@@ -110,8 +111,10 @@ class MirrorSymmetry(Mirror):
         rtol: float | None = None,
     ) -> None:
         columns = O[:, None] if O.ndim == 1 else O
-        if columns.ndim != 2 or not 1 <= columns.shape[1] <= columns.shape[0]:
-            raise ValueError(f"mirror {name}: O must be [P, k] with 1 <= k <= P, got {list(O.shape)}")
+        if columns.ndim != 2 or not 1 <= columns.shape[1] <= columns.shape[0] or not O.is_floating_point():
+            raise ValueError(
+                f"mirror {name}: O must be real floating [P, k], 1 <= k <= P, got {O.dtype} {list(O.shape)}"
+            )
         P, k = columns.shape
         allowed = torch.finfo(columns.dtype).eps ** 0.5 if rtol is None else rtol
         exact = columns.detach().double()

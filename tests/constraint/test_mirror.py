@@ -228,6 +228,7 @@ def test_wrong_arguments() -> None:
         (lambda: MirrorSymmetry(torch.ones(4, 2)), "orthonormal, off by 4"),
         (lambda: MirrorSymmetry(columns(4, 2) * float("nan")), "orthonormal"),
         (lambda: MirrorSymmetry(torch.ones(2, 4)), "1 <= k <= P"),
+        (lambda: MirrorSymmetry(torch.tensor([1, 0])), "must be real floating .* got torch.int64"),
         (lambda: MirrorSymmetry(columns(4, 2), {"a": (5,)}), "4 rows"),
         (lambda: swap(S, "h", 1, 1), "two different"),
         (lambda: swap(S, "h", 0, 4), "units 0 to 3"),

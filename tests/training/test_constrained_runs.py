@@ -73,7 +73,7 @@ def test_decay_moves_the_run_and_without_it_the_shift_does_not(tmp_path):
     assert (with_decay[0] - with_decay[1])[-1].abs() > 1e-3
 
 
-def test_accumulated_and_compiled_runs(tmp_path):
+def test_an_accumulated_run_is_the_plain_one_to_rounding(tmp_path):
     settings = {"constraint": shift, "optimizer": DECAYING, "plot": no_plot, "epochs": 3}
     runs = [RunDir.create(tmp_path) for _ in range(2)]
     for run, more in zip(runs, ({}, {"accumulate": 2}), strict=True):
