@@ -35,3 +35,12 @@ def check_step_sizes(axis: str, values: Sequence[float], other: str, rates: Sequ
     """1 - rate value must not be negative: decay that overshoots zero is no decay."""
     if not max(values) * max(rates) <= 1:
         raise ValueError(f"{axis} times {other} must be at most 1, got {max(values)} and {max(rates)}")
+
+
+def check_time(time: float, lrs: Sequence[float]) -> None:
+    """time = lr x steps: finite, and at least two steps of the largest rate."""
+    least = 2 * max(lrs)
+    if not least <= time < math.inf:
+        raise ValueError(
+            f"time = lr x steps must be finite and at least two steps of the largest lr, {least:g}, got {time}"
+        )

@@ -43,11 +43,12 @@ class PathSetting:
     ratio: float
     tols: tuple[float, ...]
     drawn: int
+    prefix: str = ""  # of ratio and tols where they are keys
 
     def __post_init__(self) -> None:
         if not 1 < self.ratio < math.inf:
-            raise ValueError(f"path_ratio, alpha_max over the least alpha, must be above 1, got {self.ratio}")
-        check_tols("path_tols", self.tols)
+            raise ValueError(f"{self.prefix}ratio, alpha_max over the least alpha, must be above 1, got {self.ratio}")
+        check_tols(f"{self.prefix}tols", self.tols)
 
     def alphas(self, X: Tensor, y: Tensor) -> list[float]:
         """Descending, evenly spaced in the logarithm."""
@@ -68,7 +69,7 @@ def path_rows(X: Tensor, y: Tensor, setting: PathSetting, stopped: Stop) -> tupl
     Both at their default tolerances. Gaps are to the lower bound that `spred_path` certifies at a duality gap of 1e-9
     (float32: 1e-6), supports are compared with those of scikit-learn at the tightest of the tolerances; exact_... are
     those of the certified path. The times are those at the loosest tolerance that gives equal objectives on all of the
-    path, the two solvers one after the other.
+    path, the two solvers one after the other; there is none where no tolerance does.
     """
     alphas = setting.alphas(X, y)
     exact = certified(X, y, alphas)
@@ -91,7 +92,7 @@ def path_rows(X: Tensor, y: Tensor, setting: PathSetting, stopped: Stop) -> tupl
     shown = {arm: solvers[arm](tol)[0] for arm, tol in DEFAULT_TOL.items()}
     rows: list[Row] = []
     for arm, weights in shown.items():
-        timed = {"time_s": chosen[arm].time_s, "tol": chosen[arm].tol}
+        timed = {"time_s": None if chosen[arm].tol is None else chosen[arm].time_s, "tol": chosen[arm].tol}
         for index, (alpha, gap) in enumerate(zip(alphas, gaps(weights), strict=True)):
             row: Row = {"arm": arm, "alpha": alpha, "relative_alpha": alpha / alphas[0], "objective_gap": gap, **timed}
             row |= {"shown_gap": max(gap, FLOOR)} | compared(weights[index], reference[index])

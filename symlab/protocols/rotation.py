@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_whole
+from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_time, check_whole
 from symlab.protocols.matrix_forms import (
     MATRIX,
     PRODUCT,
@@ -96,10 +96,7 @@ def rotation(
     check_member("shown_noise", shown_noise, "noises", noises)
     check_member("shown_lr", shown_lr, "lrs", lrs)
     check_step_sizes("decays", decays, "lrs", lrs)
-    if not time >= 2 * max(lrs):
-        raise ValueError(
-            f"time = lr x steps must be at least two steps of the largest lr, {2 * max(lrs):g}, got {time}"
-        )
+    check_time(time, lrs)
     grid = [(decay, noise) for decay in decays for noise in noises]
     shown = (shown_lr, shown_decay, shown_noise)
     return RotationStudy(ground, size, smallest, tuple(lrs), grid, time, records, cut_off, tuple(cut_offs), shown)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_whole
+from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_time, check_whole
 from symlab.protocols.matrix_forms import MATRIX, PRODUCT, Draws, targets
 from symlab.protocols.rank_numbers import RankNumbers
 from symlab.protocols.rank_rows import check_cut_offs
@@ -63,10 +63,7 @@ def rotation_attention(
     check_cut_offs(cut_off, cut_offs)
     check_member("shown_batch", shown_batch, "batches", batches)
     check_member("shown_lr", shown_lr, "lrs", lrs)
-    if not time >= 2 * max(lrs):
-        raise ValueError(
-            f"time = lr x steps must be at least two steps of the largest lr, {2 * max(lrs):g}, got {time}"
-        )
+    check_time(time, lrs)
     cells = tuple((decay, 0.0) for decay in decays)
     shown = (shown_lr, shown_batch, (decays[0], 0.0))
     sweep = Sweep(tuple(lrs), tuple(batches), cells, time, cut_off, tuple(cut_offs), *shown)

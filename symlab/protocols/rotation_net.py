@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_whole
+from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_time, check_whole
 from symlab.protocols.matrix_forms import MATRIX, PRODUCT, RESIDUAL, Draws, targets
 from symlab.protocols.rank_numbers import RankNumbers
 from symlab.protocols.rank_rows import check_cut_offs
@@ -67,10 +67,7 @@ def rotation_net(
         ("shown_lr", shown_lr, "lrs", lrs),
     ):
         check_member(key, value, axis, values)
-    if not time >= 2 * max(lrs):
-        raise ValueError(
-            f"time = lr x steps must be at least two steps of the largest lr, {2 * max(lrs):g}, got {time}"
-        )
+    check_time(time, lrs)
     cells = tuple((decay, noise) for decay in decays for noise in noises)
     shown = (shown_lr, shown_batch, (shown_decay, shown_noise))
     sweep = Sweep(tuple(lrs), tuple(batches), cells, time, cut_off, tuple(cut_offs), *shown)

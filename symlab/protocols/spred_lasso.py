@@ -21,6 +21,7 @@ from symlab.protocols.lasso_arms import (
     need_sklearn,
     newton_lasso,
     objective,
+    path_time_ratio,
     sklearn_lasso,
 )
 from symlab.protocols.lasso_path_arms import PathSetting, path_rows
@@ -35,11 +36,13 @@ EXACT, PUBLISHED, PATH, CONTROLS = "solvers", "as published", "path", "controls"
 KINDS = (EXACT, PUBLISHED, CONTROLS, PATH)
 MEASURES = {
     "objective_gap": "(F - F*) / F*",
-    "support_agreement": "share of columns that are zero or not as in scikit-learn's converged solution",
-    "support_overlap": "support: intersection over union with scikit-learn's converged solution",
+    "support_agreement": "share of columns that are zero or not as in {reference}",
+    "support_overlap": "support: intersection over union with that of {reference}",
     "zero_fraction": "share of weights below 1e-6",
 }
 SHORT = {"newton": NEWTON, "adam": ADAM}
+REFERENCES = {NEWTON: f"{SKLEARN}'s converged solution", ADAM: "the solution by Newton's method at a gap of 1e-9"}
+"""Arm -> whose support its own is compared with."""
 
 
 def spred_lasso(
@@ -86,7 +89,7 @@ def spred_lasso(
     for key, value in {"tol": tol, "reference_tol": reference_tol}.items():
         if not 0 < value < 1:
             raise ValueError(f"{key} must lie strictly between 0 and 1, got {value}")
-    paths = PathSetting(path_points, path_ratio, tuple(path_tols), drawn)
+    paths = PathSetting(path_points, path_ratio, tuple(path_tols), drawn, "path_")
     demo = Demo(rows, columns, density, noise, alpha, lr, steps, control_steps, tol, reference_tol)
     return SpredStudy(ground, demo, paths, need_sklearn())
 
@@ -210,7 +213,7 @@ class SpredStudy:
             return [float(metrics.loc[(arm, seed), measure]) for seed in seeds]
 
         found = {
-            f"{short}_{measure}": over_seeds(f"{arm}: {text}", of(arm, measure))
+            f"{short}_{measure}": over_seeds(f"{arm}: {text.format(reference=REFERENCES[arm])}", of(arm, measure))
             for short, arm in SHORT.items()
             for measure, text in MEASURES.items()
         }
@@ -236,7 +239,7 @@ PATH_NUMBERS = {
 
 
 def _path_numbers(path: pandas.DataFrame, seeds: Sequence[int]) -> dict[str, Number]:
-    values: dict[str, list[float]] = {name: [] for name in PATH_NUMBERS}
+    values: dict[str, list[float | None]] = {name: [] for name in PATH_NUMBERS}
     for seed in seeds:
         own = path[path["seed"] == seed]
         newton, other = (own[own["arm"] == arm].set_index("alpha") for arm in (NEWTON, SKLEARN))
@@ -244,5 +247,5 @@ def _path_numbers(path: pandas.DataFrame, seeds: Sequence[int]) -> dict[str, Num
         for measure in ("support_agreement", "exact_support_agreement"):
             values[measure].append(float(newton[measure].min()))
         values["zero_difference"].append(float((newton["zero_fraction"] - other["zero_fraction"]).abs().max()))
-        values["time_ratio"].append(float(other["time_s"].iloc[0] / newton["time_s"].iloc[0]))
+        values["time_ratio"].append(path_time_ratio(other, newton))
     return {f"path_{name}": over_seeds(f"path: {text}", values[name]) for name, text in PATH_NUMBERS.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from symlab.protocols.axis_checks import check_whole
-from symlab.protocols.lasso_arms import NEWTON, SKLEARN, need_sklearn
+from symlab.protocols.lasso_arms import NEWTON, SKLEARN, need_sklearn, path_time_ratio
 from symlab.protocols.lasso_path_arms import PathSetting, path_rows
 from symlab.protocols.lasso_problems import GENES, REAL, Problem, gene_like, real
 from symlab.protocols.ridge_path import RIDGE, ridge_rows
@@ -17,6 +17,7 @@ from symlab.protocols.study import Ground, Number, Study, Tables, Watch, over_se
 if TYPE_CHECKING:
     import pandas
 
+LEAST_FRACTION = 0.1  # 44 rows of diabetes: with fewer, a column or all targets may be constant
 MEASURES = {
     "objective_gap": "largest (F - F*) / F* of spred over the path",
     "support_agreement": "least share of columns zero or not as in scikit-learn's converged path",
@@ -59,8 +60,10 @@ def spred_lasso_real(
     whole = {"genes": (genes, 2), "samples": (samples, 2), "block": (block, 1), "causal": (causal, 1)}
     for key, (number, least) in (whole | {"points": (points, 2), "drawn": (drawn, 1)}).items():
         check_whole(key, number, least=least)
-    if not 0 < fraction <= 1:
-        raise ValueError(f"fraction must lie in (0, 1], got {fraction}")
+    if not LEAST_FRACTION <= fraction <= 1:
+        raise ValueError(f"fraction of the rows must be from {LEAST_FRACTION} to 1, got {fraction}")
+    if causal > (blocks := -(-genes // block)):
+        raise ValueError(f"causal: at most one column of each of the {blocks} blocks can be, got {causal}")
     if not 0 <= correlation < 1:
         raise ValueError(f"correlation must lie in [0, 1), got {correlation}")
     if not 0 <= noise < math.inf:
@@ -146,7 +149,7 @@ class RealStudy:
         return found
 
 
-def _measures(rows: pandas.DataFrame) -> dict[str, float]:
+def _measures(rows: pandas.DataFrame) -> dict[str, float | None]:
     """All measures of one data set and seed."""
     newton, other, ridge = (rows[rows["solver"] == s].set_index("alpha") for s in (NEWTON, SKLEARN, RIDGE))
     return {
@@ -156,5 +159,5 @@ def _measures(rows: pandas.DataFrame) -> dict[str, float]:
         "zero_difference": float((newton["zero_fraction"] - other["reference_zero_fraction"]).abs().max()),
         "zero_fraction": float(newton["zero_fraction"].mean()),
         "ridge_zero_fraction": float(ridge["zero_fraction"].mean()),
-        "time_ratio": float(other["time_s"].iloc[0] / newton["time_s"].iloc[0]),
+        "time_ratio": path_time_ratio(other, newton),
     }

@@ -131,9 +131,11 @@ def test_a_stopped_part_gives_no_rows():
         ({"decays": (0.0, 6.0)}, "decays"),
         ({"noises": (0.0, float("inf"))}, "noises"),
         ({"time": 0.1}, "time"),
+        ({"time": float("inf")}, "time"),
         ({"records": 1}, "records"),
         ({"cut_off": 1.0}, "cut_off"),
         ({"cut_offs": (0.0,)}, "cut_offs"),
+        ({"cut_offs": (0.0012, 0.001)}, "cut_offs"),  # both would be the column rank_1e-03
         ({"shown_decay": 0.1}, "shown_decay"),
         ({"shown_noise": 0.1}, "shown_noise"),
         ({"shown_lr": 0.1}, "shown_lr"),

@@ -144,6 +144,8 @@ def test_net_with_all_rows_ends_at_the_closed_form():
         (rotation_net, NET, {"shown_noise": 0.1}, "shown_noise"),
         (rotation_net, NET, {"decays": (0.0, 20.0)}, "decays"),
         (rotation_net, NET, {"time": 0.1}, "time"),
+        (rotation_net, NET, {"time": float("inf")}, "time"),
+        (rotation_attention, ATTENTION, {"time": float("inf")}, "time"),
         (rotation_net, NET, {"cut_off": float("nan")}, "cut_off"),
         (rotation_attention, ATTENTION, {"keys": 1}, "keys"),
         (rotation_attention, ATTENTION, {"scale": float("inf")}, "scale"),

@@ -49,6 +49,9 @@ def test_the_demonstration_measures_all_arms_and_names_its_numbers():
     assert numbers["newton_objective_gap"]["value"] < 1e-6
     assert numbers["adam_objective_gap"]["value"] > 1e-3  # 60 steps are too few: the number can fail
     assert numbers["path_support_agreement"]["value"] == 1
+    assert numbers["path_time_ratio"]["value"] > 0
+    assert "scikit-learn's" in numbers["newton_support_agreement"]["text"]
+    assert "scikit-learn" not in numbers["adam_support_agreement"]["text"]  # compared with Newton's solution
 
 
 def test_a_part_gives_the_same_rows_again_but_for_the_times():
@@ -85,6 +88,17 @@ def test_a_solver_that_never_gets_near_enough_is_marked(monkeypatch):
     assert rows["scikit-learn"]["diverged"]
     assert rows["scikit-learn"]["tol"] is None
     assert found["ratio"][0]["diverged"]
+    numbers = study.numbers({name: pandas.DataFrame(rows) for name, rows in found.items()})
+    for name in ("time_ratio", "time_ratio_low", "time_ratio_high"):  # not at equal objective: no number
+        assert numbers[f"{name}_50_r10"]["value"] is None
+
+
+def test_a_path_that_is_never_near_enough_has_no_time(monkeypatch):
+    monkeypatch.setattr("symlab.protocols.lasso_path_arms.EQUAL", 1e-15)
+    study = spred_lasso_real(GROUND, data_sets=("diabetes",), points=3, tols=(0.5,))
+    numbers = study.numbers(run_all(study))
+    assert numbers["diabetes_time_ratio"]["value"] is None
+    assert numbers["diabetes_zero_fraction"]["value"] > 0.2
 
 
 def test_real_data_agree_and_ridge_has_no_zeros():
@@ -177,15 +191,20 @@ def test_quartiles():
         (spred_lasso, {"reference_tol": float("nan")}, "reference_tol"),
         (spred_lasso_sizes, {"columns": [10, 10]}, "columns"),
         (spred_lasso_sizes, {"alpha_ratios": [0.5]}, "alpha_ratios"),
+        (spred_lasso_sizes, {"alpha_ratios": [5.0, 5.0]}, "alpha_ratios"),
         (spred_lasso_sizes, {"tols": []}, "tols"),
         (spred_lasso_sizes, {"repeats": 0}, "repeats"),
         (spred_lasso_real, {"data_sets": ["iris"]}, "data_sets"),
         (spred_lasso_real, {"fraction": 0}, "fraction"),
+        (spred_lasso_real, {"fraction": 1e-3}, "fraction"),  # two rows: all targets may be equal
+        (spred_lasso_real, {"genes": 40, "block": 20, "causal": 3}, "causal"),
+        (spred_lasso_real, {"ratio": 1}, "ratio"),
+        (spred_lasso_real, {"tols": [1e-3, 1e-2]}, "tols"),
         (spred_lasso_real, {"correlation": 1.0}, "correlation"),
     ],
 )
 def test_values_out_of_range_are_named(protocol, settings, key):
-    with pytest.raises(ValueError, match=key):
+    with pytest.raises(ValueError, match=rf"^{key}\b"):  # the command line finds the key by the message
         protocol(GROUND, **settings)
 
 
