@@ -14,6 +14,7 @@ from symlab.constraint.factored import Factored, Projector, Split, balanced_spli
 from symlab.constraint.patterns import Where
 from symlab.constraint.projectors.projection import Projection
 from symlab.constraint.selection import Weight, check_free, select, weights
+from symlab.symmetry.parametrized import own_class, parametrizations_of, parametrized_weights
 
 __all__ = ["Constrained", "balanced_split", "collapse", "constrain", "constrained", "unit_split"]
 
@@ -35,9 +36,11 @@ def constrain(
     weight's aside); bit for bit with `Elementwise` and `unit_split`, u = theta and w = 1.
 
     Raises ValueError, and leaves the model as it was, for weights that are tied, complex, without shape, of a recurrent
-    layer, or parametrized already, also by this function; for names that match nothing; for a wrong projector; and
-    for a balanced split of a weight that is all zero, which would stay zero.
+    layer, parametrized already, also by this function, empty, or not finite; for names that match nothing; for a wrong
+    projector; and for a balanced split of a weight that is all zero, which would stay zero. TypeError for no projector.
     """
+    if isinstance(projector, type) or not (isinstance(projector, Projector | Tensor) or callable(projector)):
+        raise TypeError(f"projector must be such as Elementwise(), a matrix or a function, got {projector!r}")
     kind = projector if isinstance(projector, Projector) else Projection(projector)
     chosen = select(model, where)
     check_free(model, chosen)
@@ -52,12 +55,15 @@ def constrain(
 def _checked(kind: Projector, weight: Weight, split: Split) -> Factored:
     """The parametrization of theta. Raises ValueError if it does not fit, or could not move."""
     theta = weight.value
+    if theta.is_meta or not theta.numel() or not theta.isfinite().all():
+        wrong = "no values yet" if theta.is_meta else "values that are not finite" if theta.numel() else "no entries"
+        raise ValueError(f"{weight.name} has {wrong}: leave it out by `where`, or load its values first")
     try:
         parametrization = kind.factored(theta, split)
         parts = parametrization.right_inverse(theta)
     except ValueError as error:
         raise ValueError(f"{weight.name}: {error}") from error
-    if not all(bool(part.isfinite().all()) for part in parts) and bool(theta.isfinite().all()):
+    if not all(bool(part.isfinite().all()) for part in parts):
         raise ValueError(f"{weight.name}: the split makes factors that are not finite: sizes must be at least 0")
     if not parts[0].any() and not parts[1].any():
         raise ValueError(f"{weight.name}: both factors are zero, so it would stay so for ever: use unit_split")
@@ -78,9 +84,9 @@ class Constrained(NamedTuple):
 def constrained(model: nn.Module) -> Iterator[Constrained]:
     """All weights that `constrain` has changed, in the model's order."""
     for weight in weights(model):
-        if not weight.constrained:
+        if not weight.parametrized:
             continue
-        stack = weight.module.parametrizations[weight.own]  # type: ignore[index]
+        stack = parametrized_weights(weight.module)[weight.own]
         if isinstance(stack, parametrize.ParametrizationList) and isinstance(stack[0], Factored):
             parts = tuple(getattr(stack, f"original{k}") for k in range(stack.ntensors))
             yield Constrained(weight.name, weight.module, weight.own, stack[0], parts)
@@ -110,15 +116,13 @@ def collapse(model: nn.Module, threshold: float = 1e-6) -> nn.Module:
 
 def _make_plain(each: Constrained, threshold: float) -> None:
     """Put the collapsed weight in place of its parametrization, at its old position."""
-    module, own, stack = each.module, each.own, each.module.parametrizations[each.own]  # type: ignore[index]
-    assert isinstance(stack, nn.Module)
-    if sum(name.isdigit() for name, _ in stack.named_children()) > 1:  # others: parametrizations of the parts
+    module, own = each.module, each.own
+    if len(parametrizations_of(parametrized_weights(module)[own])) > 1:
         raise ValueError(f"{each.name} has another parametrization on top of the constraint: remove that first")
     with torch.no_grad():
         theta = each.parametrization.collapsed(threshold, *each.parts)
     trained = any(part.requires_grad for part in each.parts)
-    kind = type(module)  # torch's deepcopy shares this class, which the removal below changes
-    module.__class__ = type(kind.__name__, kind.__bases__, dict(kind.__dict__))
+    own_class(module)
     parametrize.remove_parametrizations(module, own)
     delattr(module, own)  # what torch left: a buffer where the weight was frozen
     names, place = list(module._parameters.items()), each.parametrization.place

@@ -26,7 +26,10 @@ def zero_fraction(x: Tensor, threshold: float = 0.0, *, batch_dims: int = 0) -> 
         raise ValueError(f"threshold must be 0 or a positive number, got {threshold}")
     if not 0 <= batch_dims <= x.ndim:
         raise ValueError(f"batch_dims must be 0 to {x.ndim}, the dimensions of the tensor, got {batch_dims}")
-    items = x.detach().reshape(*x.shape[:batch_dims], math.prod(x.shape[batch_dims:]))  # [..., all]
+    _check_real(x)
+    items = (x.detach().byte() if x.dtype is torch.bool else x.detach()).reshape(
+        *x.shape[:batch_dims], math.prod(x.shape[batch_dims:])
+    )  # [..., all]
     _check_not_empty(items, 1)
     fraction = (items.abs() <= threshold).double().mean(-1)
     return torch.where(items.isfinite().all(-1), fraction, torch.nan)
@@ -236,9 +239,15 @@ def _finite_items(x: Tensor, dims: int) -> tuple[Tensor, Tensor]:
     if x.ndim < dims:
         raise ValueError(f"expected a tensor of {dims} or more dimensions, got {list(x.shape)}")
     _check_not_empty(x, dims)
+    _check_real(x)
     exact = x.detach().double()
     finite = exact.isfinite().flatten(-dims).all(-1)  # [...]
     return torch.where(finite.reshape(*finite.shape, *[1] * dims), exact, 0.0), finite
+
+
+def _check_real(x: Tensor) -> None:
+    if x.is_complex():
+        raise ValueError(f"expected real numbers, got {x.dtype}: measure .real, .imag or .abs()")
 
 
 def _check_not_empty(x: Tensor, dims: int) -> None:

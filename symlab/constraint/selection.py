@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from symlab.constraint.patterns import Where, check_changeable, check_patterns, fits, patterns_of
+from symlab.symmetry.parametrized import parametrizations_of, parametrized_weights
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,22 @@ class Weight:
 
     @property
     def value(self) -> Tensor:
-        found: Tensor = getattr(self.module, self.own)
+        """The tensor; of a parametrized weight without what its parametrization does while training (power steps)."""
+        training = []
+        if self.parametrized:
+            own = parametrized_weights(self.module)[self.own]
+            training = [part for part in own.modules() if part.training]
+        for part in training:
+            part.training = False
+        try:
+            found: Tensor = getattr(self.module, self.own)
+        finally:
+            for part in training:
+                part.training = True
         return found
 
     @property
-    def constrained(self) -> bool:
+    def parametrized(self) -> bool:
         return parametrize.is_parametrized(self.module, self.own)
 
 
@@ -35,11 +47,8 @@ def weights(model: nn.Module) -> Iterator[Weight]:
     for path, module in model.named_modules():
         if "parametrizations" in path.split("."):
             continue
-        own = [*module._parameters]
-        if parametrize.is_parametrized(module):
-            own += [name for name in module.parametrizations if name not in own]
-        for name in own:
-            if getattr(module, name) is not None:
+        for name in dict.fromkeys((*module._parameters, *parametrized_weights(module))):
+            if module._parameters.get(name, module) is not None:
                 yield Weight(f"{path}.{name}" if path else name, module, name)
 
 
@@ -50,7 +59,7 @@ def select(model: nn.Module, where: Where) -> list[Weight]:
     """
     every = list(weights(model))
     if where is None:
-        chosen = [weight for weight in every if weight.value.ndim >= 2 and weight.value.requires_grad]
+        chosen = [weight for weight in every if _by_default(weight.value)]
     elif callable(where):
         chosen = [weight for weight in every if where(weight.name, weight.value)]
     else:
@@ -62,6 +71,10 @@ def select(model: nn.Module, where: Where) -> list[Weight]:
     return chosen
 
 
+def _by_default(theta: Tensor) -> bool:
+    return theta.ndim >= 2 and theta.requires_grad and theta.numel() > 0
+
+
 def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
     """Each is a real tensor with one name, of a layer that torch can copy afterwards, and not parametrized yet.
 
@@ -69,11 +82,12 @@ def check_free(model: nn.Module, chosen: Sequence[Weight]) -> None:
     """
     owners = defaultdict(list)
     for weight in weights(model):
-        if not weight.constrained:
+        if not weight.parametrized:
             owners[id(weight.value)].append(weight.name)
     for weight in chosen:
-        if weight.constrained:
-            kinds = [type(p).__name__ for p in weight.module.parametrizations[weight.own]]  # type: ignore[index]
+        if weight.parametrized:
+            own = parametrized_weights(weight.module)[weight.own]
+            kinds = [type(one).__name__ for one in parametrizations_of(own)]
             raise ValueError(f"{weight.name} is parametrized already, by {', '.join(kinds)}: leave it out by `where`")
         check_changeable(weight.name, weight.value, [weight.module])
         if len(names := owners[id(weight.value)]) > 1:

@@ -262,9 +262,9 @@ def once_constrained() -> nn.Module:
     return constrain(nn.Sequential(nn.Linear(3, 2)), Elementwise())
 
 
-def zero_layer() -> nn.Module:
+def filled(value: float) -> nn.Module:
     layer = nn.Linear(2, 2)
-    nn.init.zeros_(layer.weight)
+    nn.init.constant_(layer.weight, value)
     return layer
 
 
@@ -278,9 +278,14 @@ def zero_layer() -> nn.Module:
         (lambda: nn.Linear(2, 2, dtype=torch.complex64), {}, "complex64: only real"),
         (lambda: nn.Sequential(nn.LazyLinear(2)), {"where": "*weight"}, "is not initialised"),
         (lambda: nn.LSTM(2, 2), {}, "weight_ih_l0: recurrent layers"),
+        (lambda: filled(float("nan")), {"projector": LowRank()}, "weight has values that are not finite"),
+        (lambda: filled(float("inf")), {}, "weight has values that are not finite"),
+        (lambda: nn.Linear(2, 2, device="meta"), {}, "weight has no values yet"),
+        (lambda: nn.Embedding(0, 2), {"where": "weight"}, "weight has no entries"),
+        (lambda: nn.Embedding(0, 2), {}, "no weight is chosen"),
         (lambda: nn.Linear(2, 2), {"where": "wieght"}, r"name like .wieght.; near it: weight"),
         (lambda: nn.BatchNorm1d(2), {}, "no weight is chosen"),
-        (zero_layer, {"split": balanced_split}, "weight: both factors are zero"),
+        (lambda: filled(0.0), {"split": balanced_split}, "weight: both factors are zero"),
         (lambda: nn.Linear(2, 2), {"split": lambda size: -size.sqrt() / 0}, "not finite"),
         (lambda: nn.Linear(2, 2), {"projector": Groups(2)}, r"weight: axes \[2\] do not fit"),
         (lambda: nn.Linear(2, 2), {"projector": LowRank(3)}, "rank 3 is above 2"),
@@ -300,7 +305,27 @@ def test_what_is_refused(build: Callable[[], nn.Module], arguments: dict, messag
     assert list(model.state_dict()) == names
 
 
+@pytest.mark.parametrize("wrong", [None, "low_rank", Elementwise])
+def test_what_is_no_projector_is_refused(wrong: object) -> None:
+    with pytest.raises(TypeError, match=r"projector must be such as Elementwise\(\)"):
+        constrain(nn.Linear(2, 2), wrong)
+
+
+def test_power_steps_of_another_parametrization_are_not_taken() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3)), nn.Linear(3, 3))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="already, by _SpectralNorm"):
+        constrain(model, Elementwise())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(module.training for module in model.modules())
+    constrain(model, Elementwise(), where="1.weight")
+    assert [each.name for each in constrained(model)] == ["1.weight"]
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items() if name[0] == "0")
+
+
 def test_values_of_the_projectors_and_of_collapse_are_checked() -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        LowRank(1.5)
     with pytest.raises(ValueError, match="axes"):
         Groups(())
     with pytest.raises(ValueError, match="axes"):

@@ -143,6 +143,13 @@ def test_each_matrix_measure_at_its_corners(measure) -> None:
         measure(torch.zeros(3))
 
 
+def test_truth_values_count_and_complex_numbers_are_refused() -> None:
+    assert measures.zero_fraction(torch.tensor([True, False, False, False])) == 0.75
+    for measure in (measures.zero_fraction, measures.stable_rank, measures.dead_units):
+        with pytest.raises(ValueError, match="complex64"):
+            measure(torch.ones(3, 3, dtype=torch.complex64))
+
+
 def test_values_for_zero_matrices() -> None:
     zero = torch.zeros(6, 4)
     assert measures.numerical_rank(zero, 0) == measures.stable_rank(zero) == measures.effective_dimension(zero) == 0

@@ -17,8 +17,8 @@ class LowRank(Projector):
     """
 
     def __init__(self, rank: int | None = None) -> None:
-        if rank is not None and not rank >= 1:
-            raise ValueError(f"rank must be at least 1, or None for all, got {rank}")
+        if rank is not None and not (rank >= 1 and rank % 1 == 0):
+            raise ValueError(f"rank must be at least 1, a whole number, or None for all, got {rank}")
         self.rank = rank
 
     def factored(self, weight: Tensor, split: Split) -> Factored:
