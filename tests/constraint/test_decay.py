@@ -3,12 +3,14 @@
 import numpy
 import pytest
 import torch
+from scipy.optimize import minimize
 from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
-from symlab.constraint.constrain import collapse, constrain
+from symlab.constraint.constrain import collapse, constrain, constrained
 from symlab.constraint.cost import census, cost
 from symlab.constraint.decay import parameter_groups
+from symlab.constraint.factored import Projector
 from symlab.constraint.projectors.elementwise import Elementwise
 from symlab.constraint.projectors.equal_neurons import EqualNeurons
 from symlab.constraint.projectors.groups import Groups
@@ -84,6 +86,54 @@ def test_decay_on_differences_makes_neurons_equal_and_leaves_their_mean() -> Non
     assert census(flat)[0]["distinct_outputs"] == 1
     expected = numpy.linalg.lstsq(x.numpy(), y.mean(1).numpy(), rcond=None)[0]
     assert flat.weight[2].detach().numpy() == pytest.approx(expected, abs=1e-7)  # not shrunk
+
+
+def least_decay(kind: Projector, theta: numpy.ndarray) -> float:
+    """min (||u||^2 + ||w||^2) / 2 over all parts that make theta, by a general solver from three starts."""
+    layer = nn.Linear(theta.shape[1], theta.shape[0], bias=False, dtype=torch.float64)
+    layer.weight = nn.Parameter(torch.tensor(theta))
+    found = next(constrained(constrain(layer, kind)))
+    sizes, shapes = [part.numel() for part in found.parts], [part.shape for part in found.parts]
+    start = torch.cat([part.detach().flatten() for part in found.parts]).numpy()
+
+    def parts(z: numpy.ndarray) -> list[Tensor]:
+        return [own.view(shape) for own, shape in zip(torch.tensor(z).split(sizes), shapes, strict=True)]
+
+    decayed = sizes[0] + sizes[1]
+    arguments = {
+        "jac": lambda z: numpy.where(numpy.arange(len(z)) < decayed, z, 0.0),
+        "constraints": {
+            "type": "eq",
+            "fun": lambda z: found.parametrization(*parts(z)).numpy().ravel() - theta.ravel(),
+        },
+        "method": "SLSQP",
+        "options": {"maxiter": 300, "ftol": 1e-11},
+    }
+    random = numpy.random.default_rng(0)
+    starts = [start + 0.1 * random.standard_normal(len(start)) for _ in range(3)]
+    return min(minimize(lambda z: float((z[:decayed] ** 2).sum() / 2), z, **arguments).fun for z in starts)
+
+
+THETA = numpy.random.default_rng(1).standard_normal((3, 2))
+
+
+def around_one_row(theta: numpy.ndarray) -> float:
+    return minimize(lambda row: numpy.linalg.norm(theta - row, axis=1).sum(), theta.mean(0)).fun
+
+
+@pytest.mark.parametrize(
+    ("kind", "penalty"),
+    [
+        (Elementwise(), numpy.abs(THETA).sum()),
+        (Groups(0), numpy.linalg.norm(THETA, axis=1).sum()),
+        (LowRank(), numpy.linalg.svd(THETA, compute_uv=False).sum()),
+        (EqualNeurons(), numpy.abs(THETA - numpy.median(THETA, axis=0)).sum()),
+        (EqualNeurons(whole=True), around_one_row(THETA)),
+    ],
+    ids=["elementwise", "filters", "low_rank", "equal_neurons", "equal_whole_neurons"],
+)
+def test_the_least_decay_of_a_weight_is_the_penalty(kind: Projector, penalty: float) -> None:
+    assert least_decay(kind, THETA) == pytest.approx(penalty, rel=1e-6)
 
 
 def test_groups_for_an_optimizer_hold_every_parameter_once() -> None:
