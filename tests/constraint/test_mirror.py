@@ -223,6 +223,7 @@ def test_reflecting_the_right_units_bit_for_bit() -> None:
 def test_wrong_arguments() -> None:
     S, B, free = net(Group.PERMUTATION), net(Group.SIGNED_PERMUTATION), net(Group.TRIVIAL)
     point = as_point(torch.ones(26), SHAPES)
+    single = WeightSymmetry({"w": ("h", "in")}, {"w": (1, 3)}, {"h": Group.PERMUTATION})
     nan = torch.full((4,), float("nan"))
     for call, word in [
         (lambda: MirrorSymmetry(torch.ones(4, 2)), "orthonormal, off by 4"),
@@ -239,6 +240,7 @@ def test_wrong_arguments() -> None:
         (lambda: along(net(Group.ORTHOGONAL), "h", nan), "finite"),
         (lambda: along(net(Group.ORTHOGONAL), "h", torch.zeros(4)), "not zero"),
         (lambda: mirrors_of(net(Group.ORTHOGONAL), "h"), "permutation"),
+        (lambda: random_mirror(single, "h", torch.Generator()), "'h' has one unit"),
         (lambda: rescaling_mirror(PAIR, "u", "x"), "'x'"),
         (lambda: rescaling_mirror(PAIR, "u", "w", (2, 0)), "no entry"),
         (lambda: rescaling_mirror(PAIR, "u", "v", (0,)), "no entry"),
