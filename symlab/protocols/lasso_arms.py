@@ -6,12 +6,14 @@ Legend: n  rows;  p  columns.
 from __future__ import annotations
 
 import importlib.util
+import math
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,6 +22,9 @@ from symlab.constraint.spred import SpredFit, spred_lasso, spred_path
 from symlab.constraint.spred_newton import lasso_objective
 from symlab.protocols.study import Row
 from symlab.training.factories import Stop
+
+if TYPE_CHECKING:
+    import pandas
 
 SKLEARN, NEWTON = "scikit-learn", "spred, Newton"
 ZERO = 1e-6
@@ -148,6 +153,13 @@ def compared(w: Tensor, other: Tensor) -> Row:
         "support_agreement": float((own == theirs).double().mean()),
         "support_overlap": int((own & theirs).sum()) / union if union else 1.0,
     }
+
+
+def path_time_ratio(other: pandas.DataFrame, own: pandas.DataFrame) -> float | None:
+    """Seconds of the one solver's path over those of the other; None where one of them has no time."""
+    times = [rows["time_s"].iloc[0] for rows in (other, own)]
+    first, second = (math.nan if time is None else float(time) for time in times)
+    return first / second if math.isfinite(first / second) else None
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
