@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +107,14 @@ class MatrixDescent:
         live = self.alive[:, None, None]
         self.u, self.w = torch.where(live, u, self.u), torch.where(live, w, self.w)
 
+    def state(self) -> dict[str, Tensor]:
+        """What `restore` needs."""
+        return {"u": self.u, "w": self.w, "alive": self.alive}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of the same stack."""
+        self.u, self.w, self.alive = (state[name].to(self.u.device) for name in ("u", "w", "alive"))
+
 
 class Draws:
     """One random stream per seed, the same whatever other seeds there are: `next()` is [R, *shape] for R seeds.
@@ -128,6 +137,16 @@ class Draws:
             self.kept, self.at = drawn.to(self.like.device, kind), 0
         self.at += 1
         return self.kept[self.at - 1]
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"streams": [g.get_state() for g in self.generators], "kept": self.kept, "at": self.at}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of the same seeds and draws."""
+        for generator, stream in zip(self.generators, state["streams"], strict=True):
+            generator.set_state(stream.cpu())
+        self.kept, self.at = state["kept"].to(self.like.device), state["at"]
 
 
 def normal_draw(*shape: int) -> Callable[[torch.Generator, int], Tensor]:

@@ -71,7 +71,7 @@ class RankNumbers:
             found[f"{key}_minus_product"] = over_seeds(text, gaps)
         if self.closed_form:
             full = product[product["batch"] == product["batch"].max()]
-            text = "largest gap between the singular values of U W and the closed form, all rows in a batch"
+            text = f"largest gap between singular values of U W and of the closed form, batch {full['batch'].max():g}"
             found["closed_form_error"] = contrast(text, full, lambda own: float(own["closed_form_gap"].max()))
         found |= self._honesty(rows, product)
         return {name: found[name] for name in self.names()}
@@ -85,10 +85,13 @@ class RankNumbers:
             own = product[product["decay"] == product["decay"].min()]
         else:
             own = product[noisy & (product["decay"] == product["decay"].min())]
+        text = DROPS[axis]
+        if "noise" not in self.axes:
+            text = text.replace(", most label noise", "").replace("least noise, ", "")
         sign = -1 if axis == "batch" else 1
         own, whole = (frame.assign(**{axis: sign * frame[axis]}) for frame in (own, product))
         found = {
-            f"{axis}_drop": contrast(DROPS[axis], own, drop(axis)),
+            f"{axis}_drop": contrast(text, own, drop(axis)),
             f"{axis}_drop_any_cut_off": contrast(f"least {axis}_drop of all cut-offs", own, least_drop(axis, ranks)),
         }  # fmt: skip
         words = f"share of steps {'down' if sign < 0 else 'up'} in {axis} without a rise in rank"

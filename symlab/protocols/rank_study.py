@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
-from symlab.protocols.matrix_forms import Form, MatrixDescent, random_factors
+from symlab.protocols.matrix_forms import Draws, Form, MatrixDescent, random_factors
 from symlab.protocols.rank_numbers import RankNumbers
 from symlab.protocols.rank_rows import rank_columns, rank_names
 from symlab.protocols.study import Ground, Number, Row, Tables, Watch
@@ -27,6 +27,11 @@ class Task(Protocol):
     @property
     def goal(self) -> Tensor:
         """[R, d, d]: the matrix that made the data."""
+        ...
+
+    @property
+    def draws(self) -> Draws:
+        """All that is random in the batches."""
         ...
 
     def gradient(self, matrices: Tensor) -> Tensor:
@@ -104,12 +109,21 @@ class RankStudy:
         descent = self._start(arm, lr, task.goal)
         shape = (len(self.ground.seeds), len(self.sweep.cells), self.size, self.size)
         steps = round(self.sweep.time / lr)
-        half: list[Row] = []
-        for step in range(1, steps + 1):
-            if step % 256 == 0 and watch.stopped():
-                return None
+        done, half = 0, list[Row]()
+        if (kept := watch.saved()) is not None:
+            descent.restore(kept["descent"])
+            task.draws.restore(kept["draws"])
+            done, half = kept["step"], kept["half"]
+        for step in range(done, steps):
+            if step % 256 == 0:
+                stop = watch.stopped()
+                if stop or watch.due():
+                    own = {"descent": descent.state(), "draws": task.draws.state()}
+                    watch.save({**own, "step": step, "half": half})
+                if stop:
+                    return None
             descent.step(task.gradient(descent.matrix().view(shape)).flatten(0, 1))
-            if step == steps // 2:
+            if step + 1 == steps // 2:
                 half = self._rows(arm, batch, lr, descent)
         rows = self._rows(arm, batch, lr, descent)
         for row, before, gap in zip(rows, half, self._gaps(arm, task, descent), strict=True):

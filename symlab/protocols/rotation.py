@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,16 +151,26 @@ class RotationStudy:
         descent, goal = self._start(arm, lr)
         steps = round(self.time / lr)
         at = sorted({max(1, round(steps * 2.0 ** -(k / 2))) for k in range(self.records - 1)} | {steps // 2})
-        tables: Tables = {"history": self._history(arm, lr, 0, descent)}
-        half: list[Row] = []
-        for step in self._steps(arm, descent, goal, steps):
-            if step % 256 == 0 and watch.stopped():
-                return None
-            if step == steps // 2:
+        draws = Draws(self.ground.seeds, normal_draw(2, self.size, self.size), goal)
+        done, history, half = 0, self._history(arm, lr, 0, descent), list[Row]()
+        if (kept := watch.saved()) is not None:
+            descent.restore(kept["descent"])
+            draws.restore(kept["draws"])
+            done, history, half = kept["step"], list(kept["history"]), kept["half"]
+        for step in range(done, steps):
+            if step % 256 == 0:
+                stop = watch.stopped()
+                if stop or watch.due():
+                    own = {"descent": descent.state(), "draws": draws.state()}
+                    watch.save({**own, "step": step, "history": list(history), "half": half})
+                if stop:
+                    return None
+            self._step(arm, descent, goal, draws)
+            if step + 1 == steps // 2:
                 half = self._rows(arm, lr, descent)
-            if step in at:
-                tables["history"] += self._history(arm, lr, step, descent)
-        return tables | self._final(arm, lr, descent, goal, half)
+            if step + 1 in at:
+                history += self._history(arm, lr, step + 1, descent)
+        return {"history": history} | self._final(arm, lr, descent, goal, half)
 
     def number_names(self) -> Sequence[str]:
         """See `rotation_numbers`."""
@@ -179,17 +189,12 @@ class RotationStudy:
         decay = torch.tensor([decay for decay, _ in self.grid] * len(goal), dtype=like.dtype, device=like.device)
         return MatrixDescent(arm.form, (u, w), lr, decay), goal[:, None]
 
-    def _steps(self, arm: Arm, descent: MatrixDescent, goal: Tensor, steps: int) -> Iterator[int]:
-        """Descend; yields the number of steps done."""
-        cells, d = len(self.grid), self.size
+    def _step(self, arm: Arm, descent: MatrixDescent, goal: Tensor, draws: Draws) -> None:
         sizes = torch.tensor([noise for _, noise in self.grid], dtype=goal.dtype, device=goal.device)[:, None, None]
-        draws = Draws(self.ground.seeds, normal_draw(2, d, d), goal)
-        for step in range(1, steps + 1):
-            e = draws.next()[:, :, None] * sizes  # [R, 2, C, d, d]
-            seen = goal.expand(-1, cells, -1, -1) if arm.on_weights else goal + e[:, 0]  # [R, C, d, d]
-            kicks = (e[:, 0].flatten(0, 1), e[:, 1].flatten(0, 1)) if arm.on_weights else None
-            descent.step(descent.matrix() - seen.flatten(0, 1), kicks)
-            yield step
+        e = draws.next()[:, :, None] * sizes  # [R, 2, C, d, d]
+        seen = goal.expand(-1, len(self.grid), -1, -1) if arm.on_weights else goal + e[:, 0]  # [R, C, d, d]
+        kicks = (e[:, 0].flatten(0, 1), e[:, 1].flatten(0, 1)) if arm.on_weights else None
+        descent.step(descent.matrix() - seen.flatten(0, 1), kicks)
 
     def _rows(self, arm: Arm, lr: float, descent: MatrixDescent) -> list[Row]:
         """One row per seed, decay and noise, in the order of the stack."""

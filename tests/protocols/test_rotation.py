@@ -114,9 +114,17 @@ def test_a_net_that_diverges_is_counted_and_has_no_rank():
     assert not quiet["diverged"].any()
 
 
-def test_a_stopped_part_gives_no_rows():
-    study = rotation(ground(), **SMALL)
-    assert study.run(study.parts()[0], Calm(stop_at=1)) is None
+def test_a_stopped_part_goes_on_exactly():
+    study = rotation(ground(), **(SMALL | {"shown_lr": 0.05}))
+    part = study.parts()[0]
+    whole = study.run(part, Calm())
+    assert len(whole["history"]) > 4
+    for question, step in ((1, 0), (2, 256), (4, 768)):
+        watch = Calm(stop_at=question)
+        assert study.run(part, watch) is None
+        assert watch.kept["step"] == step
+        assert study.run(part, Calm(kept=watch.kept)) == whole
+    assert study.run(part, Calm(due=True)) == whole
 
 
 @pytest.mark.parametrize(

@@ -116,11 +116,19 @@ def test_tables_and_numbers(protocol, keys, arms):
     assert numbers["decay_drop"]["value"] >= 1
 
 
-def test_a_stopped_part_gives_no_rows():
-    study = rotation_net(ground(), **(NET | {"time": 30.0}))
+@pytest.mark.parametrize(
+    ("protocol", "keys"),
+    [(rotation_net, NET | {"time": 30.0}), (rotation_attention, ATTENTION | {"time": 120.0})],
+)
+def test_a_stopped_part_goes_on_exactly(protocol, keys):
+    study = protocol(ground(), **keys)
+    part = study.parts()[0]
+    whole = study.run(part, Calm())
     watch = Calm(stop_at=2)
-    assert study.run(study.parts()[0], watch) is None
-    assert watch.asked == 2
+    assert study.run(part, watch) is None
+    assert watch.kept["step"] == 256
+    assert study.run(part, Calm(kept=watch.kept)) == whole
+    assert study.run(part, Calm(due=True)) == whole
 
 
 def test_net_with_all_rows_ends_at_the_closed_form():
