@@ -112,11 +112,9 @@ def mirrors_of(symmetry: WeightSymmetry, axis: str) -> Iterator[StructuredMirror
 def random_mirror(symmetry: WeightSymmetry, axis: str, generator: torch.Generator) -> StructuredMirror:
     """One of the axis's mirrors at random: a swap under permutations, any of the kinds under B_n, any n under O(n).
 
-    Raises ValueError for a free axis, and for a single unit under permutations, which has none.
+    Raises ValueError for a free axis (one unit under permutations is free).
     """
     size = _size(symmetry, axis)
-    if size == 1 and symmetry.groups[axis] is Group.PERMUTATION:
-        raise ValueError(f"axis {axis!r} has one unit, and permutations of it are no mirror")
     if symmetry.groups[axis] is Group.ORTHOGONAL:
         return along(symmetry, axis, torch.randn(size, generator=generator, dtype=torch.float64))
     signs = symmetry.groups[axis] is Group.SIGNED_PERMUTATION

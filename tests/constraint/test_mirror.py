@@ -240,7 +240,7 @@ def test_wrong_arguments() -> None:
         (lambda: along(net(Group.ORTHOGONAL), "h", nan), "finite"),
         (lambda: along(net(Group.ORTHOGONAL), "h", torch.zeros(4)), "not zero"),
         (lambda: mirrors_of(net(Group.ORTHOGONAL), "h"), "permutation"),
-        (lambda: random_mirror(single, "h", torch.Generator()), "'h' has one unit"),
+        (lambda: random_mirror(single, "h", torch.Generator()), "'h' is not one with a group"),
         (lambda: rescaling_mirror(PAIR, "u", "x"), "'x'"),
         (lambda: rescaling_mirror(PAIR, "u", "w", (2, 0)), "no entry"),
         (lambda: rescaling_mirror(PAIR, "u", "v", (0,)), "no entry"),
