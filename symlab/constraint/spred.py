@@ -70,7 +70,7 @@ def spred_lasso(
     X [n, p], any strides, float32 or float64 (float32 resolves a tol of about 1e-6); y [n]; alpha > 0, finite.
 
     Warns (RuntimeWarning) if `max_passes` products with X or rounding end it before `tol`. Raises ValueError for values
-    out of range, shapes and dtypes that do not fit, and data that are not finite.
+    out of range, shapes and dtypes that do not fit, and data that are not finite or whose squares are not.
     """
     problem = _Problem(X, y, intercept, start)
     return _checked(problem.solve(_check_alpha(alpha), _check_tol(tol), _check_passes(max_passes)), tol)
@@ -107,9 +107,9 @@ class _Problem:
     def __init__(self, X: Tensor, y: Tensor, intercept: bool, start: Tensor | None) -> None:
         _check_data(X, y)
         self.began, self.first = time.perf_counter(), 0
-        self.X, self.intercept = X, intercept
-        self.mean = float(y.double().mean()) if intercept else 0.0
-        self.y = y.double() - self.mean
+        self.X, self.intercept = X.detach(), intercept
+        self.mean = float(y.detach().double().mean()) if intercept else 0.0
+        self.y = y.detach().double() - self.mean
         self.support = torch.empty(0, dtype=torch.int64, device=X.device)
         self.values = self.y.new_empty(0)
         self.residual, self.passes = self.y, 0
@@ -144,6 +144,8 @@ class _Problem:
         for k in range(far, 0, -1):
             steps += self._close(alpha * STRIDE**k, max(tol, ON_THE_WAY), most)[2]
         value, gap, last = self._close(alpha, tol, most)
+        if not (0 < value < math.inf or (value == 0 and not self.y.any())):
+            raise ValueError(f"the objective {value} is out of range: scale X, y and alpha (or start) nearer to 1")
         weights, offset = self._weights()
         now = time.perf_counter()
         done = (value, max(gap, 0.0), steps + last, self.passes - self.first, now - self.began, gap <= tol * value)

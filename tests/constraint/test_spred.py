@@ -211,6 +211,23 @@ def test_bad_settings_are_named(settings, message):
         spred_lasso(X, Y, 0.1, **settings)
 
 
+@pytest.mark.parametrize(("of_x", "of_y"), [(1, 1e160), (1e160, 1), (1e-300, 1), (1, 1e-300)])
+def test_what_leaves_the_range_of_float64_is_no_solution(of_x, of_y):
+    alpha = alpha_max(X * of_x, Y * of_y) / 10
+    with pytest.raises(ValueError, match=r"the objective (inf|nan|0\.0) is out of range"):
+        spred_lasso(X * of_x, Y * of_y, alpha)
+
+
+def test_scale_does_not_matter_within_the_range_and_gradients_are_not_followed():
+    alpha = alpha_max(X, Y) / 10
+    plain = spred_lasso(X, Y, alpha)
+    for scale in (1e-20, 1e20):
+        other = spred_lasso((X * scale).requires_grad_(), Y * scale, alpha * scale**2)
+        assert other.converged
+        torch.testing.assert_close(other.weights, plain.weights)
+        assert not other.weights.requires_grad
+
+
 def test_a_path_needs_an_alpha():
     with pytest.raises(ValueError, match="alphas is empty"):
         spred_path(X, Y, [])
