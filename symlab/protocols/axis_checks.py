@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,6 +12,30 @@ def check_whole(key: str, value: int, *, least: int) -> None:
     """A whole number, `least` or more."""
     if not value >= least:
         raise ValueError(f"{key} must be a whole number from {least} on, got {value}")
+
+
+def check_positive(key: str, value: float) -> None:
+    """Above 0 and finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{key} must be positive and finite, got {value}")
+
+
+def check_not_negative(key: str, value: float) -> None:
+    """0 or more, and finite."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{key} must be finite and at least 0, got {value}")
+
+
+def check_inside(key: str, value: float) -> None:
+    """Above 0 and below 1."""
+    if not 0 < value < 1:
+        raise ValueError(f"{key} must lie strictly between 0 and 1, got {value}")
+
+
+def check_momentum(momentum: float) -> None:
+    """0 or more, and below 1."""
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
 
 
 def check_axis(key: str, values: Sequence[float], *, positive: bool = False) -> None:
@@ -44,3 +69,9 @@ def check_time(time: float, lrs: Sequence[float]) -> None:
         raise ValueError(
             f"time = lr x steps must be finite and at least two steps of the largest lr, {least:g}, got {time}"
         )
+
+
+def check_lasso(lasso: bool) -> None:
+    """The comparison with scikit-learn, if `lasso` asks for it, needs scikit-learn."""
+    if lasso and importlib.util.find_spec("sklearn") is None:
+        raise ValueError("lasso=true compares with scikit-learn, which is not installed: pip install 'symlab[digits]'")

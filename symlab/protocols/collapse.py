@@ -11,7 +11,15 @@ from torch import Tensor
 
 from symlab.constraint.remove_symmetry import remove_symmetry
 from symlab.data.dataset import Dataset
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_whole
+from symlab.protocols.axis_checks import (
+    check_axis,
+    check_member,
+    check_momentum,
+    check_not_negative,
+    check_positive,
+    check_step_sizes,
+    check_whole,
+)
 from symlab.protocols.collapse_numbers import UNTRAINED, VANILLA, CollapseNumbers, arm_name
 from symlab.protocols.contrastive_net import ContrastiveNet
 from symlab.protocols.feature_measures import direction_dimension, direction_rank, probe_accuracy
@@ -61,14 +69,14 @@ def collapse(
         check_whole(key, value, least=least)
     check_whole("batch_size", batch_size, least=2)
     check_whole("records", records, least=1)
-    check_axis("lr", [lr], positive=True)
-    check_axis("temperature", [temperature], positive=True)
-    check_axis("ridge", [ridge], positive=True)
+    for key, number in (("lr", lr), ("temperature", temperature), ("ridge", ridge)):
+        check_positive(key, number)
     check_step_sizes("decays", decays, "lr", [lr])
-    for key, number, high in (("momentum", momentum, 1), ("contrast", contrast, 1), ("cut_off", cut_off, 1)):
-        if not 0 <= number < high:
-            raise ValueError(f"{key} must be in [0, {high}), got {number}")
-    check_axis("noise", [noise])
+    check_momentum(momentum)
+    for key, number in (("contrast", contrast), ("cut_off", cut_off)):
+        if not 0 <= number < 1:
+            raise ValueError(f"{key} must be in [0, 1), got {number}")
+    check_not_negative("noise", noise)
     data = ground.need_data()
     if data.num_classes is None or len(data.input_shape) != 3:
         raise ValueError(f"this protocol needs images with labels, and data={data.name} has none: try data=digits")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from symlab.constraint.constrain import balanced_split, unit_split
+from symlab.protocols.axis_checks import check_not_negative, check_positive
 from symlab.protocols.dcs_training import Arm, Training, time_in_turns, train_arm
 from symlab.protocols.study import Ground, Number, Study, Tables, Watch, over_seeds
 from symlab.training.execution import find_precision, make_execution
@@ -65,10 +66,8 @@ def dcs_resnet(
     Raises ValueError for values out of range, without data, model, optimizer or schedule, and for an optimizer without
     weight_decay or with one that is not 0.
     """
-    if not 0 < decay < math.inf:
-        raise ValueError(f"decay must be positive and finite, got {decay}")
-    if not 0 <= threshold < math.inf:
-        raise ValueError(f"threshold must be finite and at least 0, got {threshold}")
+    check_positive("decay", decay)
+    check_not_negative("threshold", threshold)
     whole = {"epochs": epochs, "batch_size": batch_size, "evaluations": evaluations, "timed_steps": timed_steps}
     for key, value in whole.items():
         if not value >= 1:

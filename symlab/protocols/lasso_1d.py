@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from symlab.protocols.axis_checks import check_axis, check_whole
+from symlab.protocols.axis_checks import (
+    check_axis,
+    check_inside,
+    check_lasso,
+    check_not_negative,
+    check_positive,
+    check_whole,
+)
 from symlab.protocols.lasso_1d_numbers import NAMES, lasso_1d_numbers
 from symlab.protocols.learning_times import ABSOLUTE, ARMS, RELATIVE, Times, learning_times
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
@@ -64,13 +70,10 @@ def lasso_1d(
     for key, value, least in (("rows", rows, 2), ("starts", starts, 1), ("updates", updates, 1), ("points", points, 3)):
         check_whole(key, value, least=least)
     for key, number in {"start": start, "lr": lr}.items():
-        if not 0 < number < math.inf:
-            raise ValueError(f"{key} must be positive and finite, got {number}")
-    if not 0 <= noise < math.inf:
-        raise ValueError(f"noise must be finite and at least 0, got {noise}")
+        check_positive(key, number)
+    check_not_negative("noise", noise)
     for key, number in {"tolerance": tolerance, "fraction": fraction}.items():
-        if not 0 < number < 1:
-            raise ValueError(f"{key} must lie strictly between 0 and 1, got {number}")
+        check_inside(key, number)
     for key, axis in {"xs": xs, "ys": ys, "time_lrs": time_lrs}.items():
         check_axis(key, axis, positive=True)
         if len(axis) < 2:
@@ -80,8 +83,7 @@ def lasso_1d(
         raise ValueError(f"time_start must be positive and so small that every start lies below {fraction} y / x")
     if not 4 * max(time_lrs) * max(xs) * max(*xs, *ys) < 1:
         raise ValueError(f"time_lrs must be small: 4 lr x y and 4 lr x^2 below 1, got {max(time_lrs)}")
-    if lasso and importlib.util.find_spec("sklearn") is None:
-        raise ValueError("lasso=true compares with scikit-learn, which is not installed: pip install 'symlab[digits]'")
+    check_lasso(lasso)
     problem = _problem(ground, rows, noise)
     descent = Descent(starts, start, lr, updates, points, tolerance)
     times = Times(tuple(xs), tuple(ys), tuple(time_lrs), time_start, fraction)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_whole
+from symlab.protocols.axis_checks import check_axis, check_member, check_positive, check_whole
 from symlab.protocols.plasticity_numbers import NAMES, Windows, plasticity_numbers
 from symlab.protocols.plasticity_training import Arm, Learners, Plan
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
@@ -67,8 +66,7 @@ def plasticity(
     if not early + late <= tasks:
         raise ValueError(f"early + late must be at most tasks={tasks}, got {early} + {late}")
     for key, number in {"lr": lr, "noise": noise, "perturb": perturb}.items():
-        if not 0 < number < math.inf:
-            raise ValueError(f"{key} must be positive and finite, got {number}")
+        check_positive(key, number)
     if not 0 < shrink < 1:
         raise ValueError(f"shrink must lie between 0 and 1, both excluded, got {shrink}")
     check_axis("decays", decays, positive=True)

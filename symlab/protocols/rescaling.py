@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +11,15 @@ import torch
 from torch import Tensor
 
 from symlab.constraint.measures import zero_fraction
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_whole
+from symlab.protocols.axis_checks import (
+    check_axis,
+    check_lasso,
+    check_member,
+    check_not_negative,
+    check_positive,
+    check_step_sizes,
+    check_whole,
+)
 from symlab.protocols.rescaling_numbers import NAMES, rescaling_numbers, shown_tables
 from symlab.protocols.sparse_regression import Plain, Product, SparseRegression, gradients, sparse_regression
 from symlab.protocols.study import Ground, Number, Row, Study, Tables, Watch
@@ -67,10 +74,8 @@ def rescaling(
     if not nonzero <= columns:
         raise ValueError(f"nonzero must be at most columns={columns}, got {nonzero}")
     for key, number in {"init": init, "time": time, "threshold": threshold}.items():
-        if not 0 < number < float("inf"):
-            raise ValueError(f"{key} must be positive and finite, got {number}")
-    if not 0 <= noise < float("inf"):
-        raise ValueError(f"noise must be finite and at least 0, got {noise}")
+        check_positive(key, number)
+    check_not_negative("noise", noise)
     for key, axis in {"lrs": lrs, "decays": decays, "batch_sizes": batch_sizes}.items():
         check_axis(key, axis, positive=True)
     check_step_sizes("decays", decays, "lrs", lrs)
@@ -81,8 +86,7 @@ def rescaling(
     check_member("shown_lr", shown_lr, "lrs", lrs)
     check_member("shown_decay", shown_decay, "decays", decays)
     check_member("shown_batch_size", shown_batch_size, "batch_sizes", batch_sizes)
-    if lasso and importlib.util.find_spec("sklearn") is None:
-        raise ValueError("lasso=true compares with scikit-learn, which is not installed: pip install 'symlab[digits]'")
+    check_lasso(lasso)
     like = torch.empty((), dtype=ground.dtype, device=ground.device)
     problem = sparse_regression(ground.seeds, like, rows=rows, columns=columns, nonzero=nonzero, noise=noise, init=init)
     grid = Sweep(tuple(lrs), tuple(decays), tuple(batch_sizes), time, threshold)

@@ -15,7 +15,7 @@ from symlab.constraint.constrain import collapse, constrain
 from symlab.constraint.measures import zero_fraction
 from symlab.constraint.projectors.elementwise import Elementwise
 from symlab.data.dataset import Dataset
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes
+from symlab.protocols.axis_checks import check_axis, check_member, check_momentum, check_positive, check_step_sizes
 from symlab.protocols.paired_training import (
     loss_and_accuracy,
     new_net,
@@ -69,10 +69,8 @@ def rescaling_mlp(
         check_axis(key, axis, positive=True)
     check_step_sizes("decays", decays, "lrs", lrs)
     for key, number in {"time": time, "threshold": threshold}.items():
-        if not 0 < number < math.inf:
-            raise ValueError(f"{key} must be positive and finite, got {number}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+        check_positive(key, number)
+    check_momentum(momentum)
     if not time >= max(lrs):
         raise ValueError(f"time = lr x updates must be at least one update of the largest lr, {max(lrs)}, got {time}")
     check_member("shown_lr", shown_lr, "lrs", lrs)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from symlab.constraint.spred_adam import adam_plain, adam_product
-from symlab.protocols.axis_checks import check_whole
+from symlab.protocols.axis_checks import check_inside, check_positive, check_whole
 from symlab.protocols.lasso_arms import (
     NEWTON,
     SKLEARN,
@@ -84,11 +84,9 @@ def spred_lasso(
     if not 0 < density <= 1:
         raise ValueError(f"density must lie in (0, 1], got {density}")
     for key, value in {"noise": noise, "alpha": alpha, "lr": lr}.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{key} must be positive and finite, got {value}")
+        check_positive(key, value)
     for key, value in {"tol": tol, "reference_tol": reference_tol}.items():
-        if not 0 < value < 1:
-            raise ValueError(f"{key} must lie strictly between 0 and 1, got {value}")
+        check_inside(key, value)
     paths = PathSetting(path_points, path_ratio, tuple(path_tols), drawn, "path_")
     demo = Demo(rows, columns, density, noise, alpha, lr, steps, control_steps, tol, reference_tol)
     return SpredStudy(ground, demo, paths, need_sklearn())

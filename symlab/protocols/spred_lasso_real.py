@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from symlab.protocols.axis_checks import check_whole
+from symlab.protocols.axis_checks import check_not_negative, check_whole
 from symlab.protocols.lasso_arms import NEWTON, SKLEARN, need_sklearn, path_time_ratio
 from symlab.protocols.lasso_path_arms import PathSetting, path_rows
 from symlab.protocols.lasso_problems import GENES, REAL, Problem, gene_like, real
@@ -66,8 +65,7 @@ def spred_lasso_real(
         raise ValueError(f"causal: at most one column of each of the {blocks} blocks can be, got {causal}")
     if not 0 <= correlation < 1:
         raise ValueError(f"correlation must lie in [0, 1), got {correlation}")
-    if not 0 <= noise < math.inf:
-        raise ValueError(f"noise must be finite and at least 0, got {noise}")
+    check_not_negative("noise", noise)
     wide = Wide(samples, genes, block, correlation, causal, noise)
     setting = PathSetting(points, ratio, tuple(tols), drawn)
     return RealStudy(ground, tuple(data_sets), fraction, wide, setting, need_sklearn())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from symlab.constraint.spred import alpha_max
-from symlab.protocols.axis_checks import check_whole
+from symlab.protocols.axis_checks import check_not_negative, check_whole
 from symlab.protocols.lasso_arms import (
     NEWTON,
     SKLEARN,
@@ -70,8 +70,7 @@ def spred_lasso_sizes(
         raise ValueError(f"alpha_ratios must be given once each, to six digits, got {list(alpha_ratios)}")
     if not 0 < density <= 1:
         raise ValueError(f"density must lie in (0, 1], got {density}")
-    if not 0 <= noise < math.inf:
-        raise ValueError(f"noise must be finite and at least 0, got {noise}")
+    check_not_negative("noise", noise)
     check_tols("tols", tuple(tols))
     draw = (rows, density, noise)
     return SizesStudy(ground, draw, tuple(columns), tuple(alpha_ratios), tuple(tols), repeats, need_sklearn())
