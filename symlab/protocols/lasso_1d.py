@@ -208,14 +208,21 @@ def _solutions(
     square, cross = (moment[:, None, None] for moment in (problem.square, problem.cross))
     twice = 2 * descent.lr
     keep = 1 - twice * gammas[..., None]
-    for update in range(descent.updates):
+    done = 0
+    if (kept := watch.saved()) is not None:
+        done, (u, w, m) = kept["updates"], (part.to(gammas.device) for part in kept["weights"])
+    for update in range(done, descent.updates):
+        if update % 500 == 0:
+            stop = watch.stopped()
+            if stop or watch.due():
+                watch.save({"updates": update, "weights": [u, w, m]})
+            if stop:
+                return None
         pull = twice * (cross - square * (u * w))
         u, w = keep * u + pull * w, keep * w + pull * u
         m = keep * m + twice * (cross - square * m)
         if update % 500 == 0:
             u, w = (torch.where(p.abs() < 1e-100, 0.0, p) for p in (u, w))  # subnormal numbers are slow
-            if watch.stopped():
-                return None
     return u * w, m
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +32,8 @@ ARMS = (Product, Plain)
 LASSO = "lasso"
 CONVERGED_LR = 0.05
 """Of gradient descent on all rows, in float64, that is compared with the lasso."""
+ASK_EVERY = 500
+"""Updates between two questions whether to stop."""
 BLOWN_UP = 10.0
 """A loss above this many times that of w = 0 counts as diverged, as one that is not finite does."""
 
@@ -181,14 +184,22 @@ class RescalingStudy:
         like = self.problem.inputs
         decays = torch.tensor(self.sweep.decays, dtype=like.dtype, device=like.device)
         descent = arm(self.problem, torch.full_like(decays, lr), decays)
-        batches = self.problem.batches(size)
         last, early = self.sweep.updates(lr), self.sweep.updates(max(self.sweep.lrs))
-        for update in range(1, last + 1):
+        done, at_equal_updates = 0, descent.weights
+        if (kept := watch.saved()) is not None:
+            descent.restore(kept["descent"])
+            done, at_equal_updates = kept["updates"], kept["early"].to(like.device)
+        batches = islice(self.problem.batches(size), done, None)
+        for update in range(done, last):
+            if update % ASK_EVERY == 0:
+                stop = watch.stopped()
+                if stop or watch.due():
+                    watch.save({"descent": descent.state(), "updates": update, "early": at_equal_updates})
+                if stop:
+                    return None
             descent.step(gradients(descent.weights, *next(batches)))
-            if update == min(early, last):
+            if update + 1 == min(early, last):
                 at_equal_updates = descent.weights
-            if update % 500 == 0 and watch.stopped():
-                return None
         return descent.weights, at_equal_updates
 
     def _rows(self, arm: str, lr: float, size: int, weights: Tensor, early: Tensor) -> Iterator[Row]:
@@ -244,6 +255,6 @@ def _converged(problem: SparseRegression, decays: Tensor, updates: int, watch: W
     descent = Product(problem, torch.full_like(decays, CONVERGED_LR), decays)
     for update in range(updates):
         descent.step(torch.bmm(descent.weights, gram) - cross)
-        if update % 500 == 0 and watch.stopped():
+        if update % ASK_EVERY == 0 and watch.stopped():
             return None
     return descent.weights

@@ -5,8 +5,9 @@ Legend: E  seeds (data sets);  K  settings (lr, decay) of one part;  N  rows;  d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +107,15 @@ class Product:
         if self.steps % FLUSH_EVERY == 0:
             self.u, self.v = (torch.where(p.abs() < TINY, 0.0, p) for p in (self.u, self.v))
 
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"u": self.u, "v": self.v, "steps": self.steps}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of the same problem and settings."""
+        self.u, self.v = (state[name].to(self.u.device) for name in ("u", "v"))
+        self.steps = state["steps"]
+
 
 class Plain:
     """w <- w - lr (g + a w), from the same start u v: the control."""
@@ -119,6 +129,14 @@ class Plain:
     def step(self, gradient: Tensor) -> None:
         """One update of all."""
         self.weights = self.keep * self.weights - self.lr * gradient
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {"weights": self.weights}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of the same problem and settings."""
+        self.weights = state["weights"].to(self.weights.device)
 
 
 def gradients(weights: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:

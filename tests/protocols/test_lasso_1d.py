@@ -116,6 +116,16 @@ def test_a_stopped_part_has_no_rows():
     assert [study.run(part, Calm(stop_at=1)) for part in study.parts()] == [None, None]
 
 
+def test_a_stopped_transition_goes_on_exactly():
+    study = lasso_1d(ground((0,)), **(SMALL | {"updates": 1200}))
+    whole = study.run("transition", Calm())
+    watch = Calm(stop_at=3)
+    assert study.run("transition", watch) is None
+    assert watch.kept["updates"] == 1000
+    assert study.run("transition", Calm(kept=watch.kept)) == whole
+    assert study.run("transition", Calm(due=True)) == whole
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

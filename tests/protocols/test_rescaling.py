@@ -137,6 +137,18 @@ def test_a_stopped_part_has_no_rows():
     assert all(study.run(part, Calm(stop_at=1)) is None for part in study.parts())
 
 
+def test_a_stopped_part_goes_on_exactly():
+    study = rescaling(ground(), **SMALL)
+    for part in ("u * v, lr 0.05, batch size 8", "w, lr 0.05, batch size 8"):
+        whole = study.run(part, Calm())
+        for question, updates in ((1, 0), (2, 500)):
+            watch = Calm(stop_at=question)
+            assert study.run(part, watch) is None
+            assert watch.kept["updates"] == updates
+            assert study.run(part, Calm(kept=watch.kept)) == whole
+        assert study.run(part, Calm(due=True)) == whole
+
+
 def test_statements_per_seed_leave_out_what_diverged():
     rows = [
         {"seed": seed, "decay": 10.0**k, "zeros": 0.1 * k + seed, "diverged": k == 3}
