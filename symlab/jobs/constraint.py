@@ -63,8 +63,8 @@ def constraint(
     check_at_least(0, checkpoint_every_s=checkpoint_every_s)
     if dtype not in DTYPES:  # ranks and solvers have no bfloat16
         raise BadInput(f"dtype={dtype}: protocols compute in {' or '.join(DTYPES)}")
-    if not seeds or not all(seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
-        raise BadInput(f"seeds={list(seeds)}: at least one whole number from 0 on, each once")
+    if not seeds or not all(0 <= seed < 2**63 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise BadInput(f"seeds={list(seeds)}: at least one whole number from 0 on and below 2^63, each once")
     place, kind = find_device(device), find_dtype(dtype)
     with stop_on_signals() as stop, repeatable(seeds[0], place, threads, deterministic=True):
         dataset = None if data is None else in_memory(data()).to(place, kind)

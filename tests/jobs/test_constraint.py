@@ -182,6 +182,7 @@ def test_the_protocol_stands_on_what_the_config_names(tmp_path):
         ({"seeds": ()}, r"seeds=\[\]"),
         ({"seeds": (0, 0)}, r"seeds=\[0, 0\]"),
         ({"seeds": (-1,)}, r"seeds=\[-1\]"),
+        ({"seeds": (0, 2**63)}, r"seeds=\[0, 9223372036854775808\].*below 2\^63"),
         ({"checkpoint_every_s": -1.0}, "checkpoint_every_s"),
         ({"plots": {"curve": count}}, r"plots\.curve: the figures of this protocol are plots\.values, plots\.lengths"),
         ({"expected": {"valu": [0, 1]}}, r"expected\.valu.*near it: value"),
