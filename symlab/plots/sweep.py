@@ -27,12 +27,15 @@ def check_columns(table: pd.DataFrame, columns: Mapping[str, str | None]) -> Non
 
 
 def plain_value(value: Any) -> Value:
-    """A cell of a table as a float, as text, or None where it is empty."""
+    """A cell of a table as a float, as text, or None where it is empty.
+
+    Floats are kept to twelve digits: what differs by rounding alone was one setting.
+    """
     if value is None or value is pd.NA or value is pd.NaT or value != value:  # nan is not itself
         return None
     if isinstance(value, (bool, np.bool_)):
         return "true" if value else "false"
-    return float(value) if isinstance(value, Real) else str(value)
+    return float(f"{float(value):.12g}") if isinstance(value, Real) else str(value)
 
 
 def shown(value: Value) -> str:

@@ -50,10 +50,14 @@ class PathSetting:
             raise ValueError(f"{self.prefix}ratio, alpha_max over the least alpha, must be above 1, got {self.ratio}")
         check_tols(f"{self.prefix}tols", self.tols)
 
+    def relative(self) -> list[float]:
+        """alpha / alpha_max, the same numbers for all data: descending, evenly spaced in the logarithm."""
+        return [self.ratio ** (-i / (self.points - 1)) for i in range(self.points)]
+
     def alphas(self, X: Tensor, y: Tensor) -> list[float]:
-        """Descending, evenly spaced in the logarithm."""
+        """Descending."""
         largest = alpha_max(X, y)
-        return [largest * self.ratio ** (-i / (self.points - 1)) for i in range(self.points)]
+        return [largest * relative for relative in self.relative()]
 
 
 def check_tols(key: str, tols: tuple[float, ...]) -> None:
@@ -71,7 +75,7 @@ def path_rows(X: Tensor, y: Tensor, setting: PathSetting, stopped: Stop) -> tupl
     those of the certified path. The times are those at the loosest tolerance that gives equal objectives on all of the
     path, the two solvers one after the other; there is none where no tolerance does.
     """
-    alphas = setting.alphas(X, y)
+    alphas, relative = setting.alphas(X, y), setting.relative()
     exact = certified(X, y, alphas)
     bounds = [lower_bound(fit) for fit in exact]
 
@@ -94,20 +98,20 @@ def path_rows(X: Tensor, y: Tensor, setting: PathSetting, stopped: Stop) -> tupl
     for arm, weights in shown.items():
         timed = {"time_s": None if chosen[arm].tol is None else chosen[arm].time_s, "tol": chosen[arm].tol}
         for index, (alpha, gap) in enumerate(zip(alphas, gaps(weights), strict=True)):
-            row: Row = {"arm": arm, "alpha": alpha, "relative_alpha": alpha / alphas[0], "objective_gap": gap, **timed}
+            row: Row = {"arm": arm, "alpha": alpha, "relative_alpha": relative[index], "objective_gap": gap, **timed}
             row |= {"shown_gap": max(gap, FLOOR)} | compared(weights[index], reference[index])
             agreed = compared(exact[index].weights, reference[index])["support_agreement"]
             zeros = float((reference[index].abs() < ZERO).double().mean())
             rows.append(row | {"exact_support_agreement": agreed, "reference_zero_fraction": zeros})
-    return rows, _weight_rows(alphas, shown, setting.drawn)
+    return rows, _weight_rows(relative, shown, setting.drawn)
 
 
-def _weight_rows(alphas: list[float], shown: dict[str, Tensor], drawn: int) -> list[Row]:
+def _weight_rows(relative: list[float], shown: dict[str, Tensor], drawn: int) -> list[Row]:
     """The weights that get largest, by both arms."""
     largest = shown[NEWTON].abs().amax(0).topk(min(drawn, shown[NEWTON].shape[1])).indices.tolist()
     return [
-        {"arm": arm, "column": column, "relative_alpha": alpha / alphas[0], "weight": float(weights[index, column])}
+        {"arm": arm, "column": column, "relative_alpha": place, "weight": float(weights[index, column])}
         for arm, weights in shown.items()
         for column in largest
-        for index, alpha in enumerate(alphas)
+        for index, place in enumerate(relative)
     ]

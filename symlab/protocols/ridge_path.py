@@ -25,12 +25,12 @@ def ridge(X: Tensor, y: Tensor, alpha: float) -> Tensor:
     return X.T @ torch.linalg.solve(gram, y.double()).to(X.dtype)
 
 
-def ridge_rows(X: Tensor, y: Tensor, alphas: Sequence[float]) -> list[Row]:
-    """One row per alpha: the zeros of `ridge`."""
+def ridge_rows(X: Tensor, y: Tensor, alphas: Sequence[float], relative: Sequence[float]) -> list[Row]:
+    """One row per alpha, and `relative`, its share of the largest: the zeros of `ridge`."""
     rows: list[Row] = []
-    for alpha in alphas:
+    for alpha, place in zip(alphas, relative, strict=True):
         w = ridge(X, y, alpha)
-        row: Row = {"arm": RIDGE, "alpha": alpha, "relative_alpha": alpha / alphas[0]}
+        row: Row = {"arm": RIDGE, "alpha": alpha, "relative_alpha": place}
         row["zero_fraction"] = float((w.abs() < ZERO).double().mean())
         rows.append(row | {"exact_zeros": float((w == 0).double().mean())})
     return rows

@@ -101,8 +101,8 @@ class RealStudy:
 
     @property
     def figures(self) -> Mapping[str, str]:
-        """A path per data set, and the zero fractions."""
-        return {**dict.fromkeys(self.data_sets, "weights"), "zeros": "metrics", "gaps": "metrics"}
+        """A path per data set, zero fractions, and gaps, which ridge regression does not have."""
+        return {**dict.fromkeys(self.data_sets, "weights"), "zeros": "metrics", "gaps": "gaps"}
 
     @property
     def references(self) -> Mapping[str, float]:
@@ -121,10 +121,11 @@ class RealStudy:
         if path is None:
             return None
         found, weights = path
-        found += ridge_rows(X, y, self.setting.alphas(X, y))
+        found += ridge_rows(X, y, self.setting.alphas(X, y), self.setting.relative())
         mark = {"data": name, "seed": int(number)}
         metrics = [mark | row | {"arm": f"{name}, {row['arm']}", "solver": row["arm"]} for row in found]
-        return {"metrics": metrics, "weights": [mark | row for row in weights]}
+        gaps = [row for row in metrics if row["solver"] != RIDGE]
+        return {"metrics": metrics, "gaps": gaps, "weights": [mark | row for row in weights]}
 
     def _data(self, name: str, seed: int) -> Problem:
         if name in REAL:

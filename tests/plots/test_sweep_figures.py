@@ -184,6 +184,16 @@ def test_a_seed_with_several_rows_counts_once():
     assert labels(figure)[-1] == "±1 std over 3 seeds, each the mean of up to 2 rows"
 
 
+def test_settings_that_differ_by_rounding_are_one():
+    table = sweep()
+    first = (table["seed"] == 0) & (table["decay"] == 1e-3)
+    table.loc[first, "decay"] = 1e-3 * (1 + 3e-16)
+    assert table["decay"].nunique() == 4
+    (axes,) = drawn(sweep_lines(table, {}, title="t")).axes
+    np.testing.assert_allclose(axes.lines[0].get_xdata(), DECAYS)
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [5, 6, 7])
+
+
 def test_crosses_tell_what_is_missing():
     table = sweep(rates=(0.1,), arms=("a",))
     table.loc[(table["decay"] == 1e-3) & (table["seed"] == 1), "diverged"] = True

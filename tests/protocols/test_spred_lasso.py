@@ -106,6 +106,9 @@ def test_real_data_agree_and_ridge_has_no_zeros():
     tables = run_all(study)
     numbers = study.numbers(tables)
     assert set(numbers) == set(study.number_names())
+    assert tables["metrics"]["relative_alpha"].nunique() == 4  # the same of all data sets and seeds
+    assert set(tables["gaps"]["solver"]) == {"scikit-learn", "spred, Newton"}
+    assert tables["gaps"]["shown_gap"].notna().all()
     for name in ("diabetes", "breast_cancer", "gene_like"):
         assert numbers[f"{name}_support_agreement"]["value"] == 1
         assert numbers[f"{name}_objective_gap"]["value"] < 1e-5
