@@ -12,8 +12,8 @@ from torch.nn.utils import parametrize
 
 from symlab.constraint.factored import Factored, Projector, Split, balanced_split, unit_split
 from symlab.constraint.patterns import Where
+from symlab.constraint.plain_weights import Weight, check_free, select, weights
 from symlab.constraint.projectors.projection import Projection
-from symlab.constraint.selection import Weight, check_free, select, weights
 from symlab.symmetry.parametrized import own_class, parametrizations_of, parametrized_weights
 
 __all__ = ["Constrained", "balanced_split", "collapse", "constrain", "constrained", "unit_split"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from symlab.constraint.clock import seconds
 from symlab.constraint.constrain import constrained
-from symlab.constraint.selection import weights
+from symlab.constraint.plain_weights import weights
 
 
 @dataclass(frozen=True)

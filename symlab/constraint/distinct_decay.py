@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from symlab.constraint.patterns import Where
 from symlab.constraint.remove_symmetry import attach, refuse_second
-from symlab.constraint.weight_choice import choose_weights
+from symlab.constraint.trainable_tensors import choose_weights
 
 
 class Divided(nn.Module):

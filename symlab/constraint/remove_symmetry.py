@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from symlab.constraint.patterns import Where
-from symlab.constraint.weight_choice import ChosenWeight, choose_weights
+from symlab.constraint.trainable_tensors import ChosenWeight, choose_weights
 from symlab.symmetry.parametrized import own_class, parametrizations_of
 
 Scale = Callable[[Tensor], float]

@@ -24,7 +24,6 @@ from symlab.training.execution import Execution
 from symlab.training.factories import Schedule
 from symlab.training.losses import auto
 from symlab.training.place import wait_for
-from symlab.training.randomness import random_state, set_random_state
 from symlab.training.rates import Rates
 from symlab.training.update import DivergedError, check_weights, update
 
@@ -98,19 +97,18 @@ class Run:
         """Updates before the last evaluation."""
         return int(self.rows[-1]["step"]) if self.rows else 0
 
-    def state(self, device: torch.device) -> dict[str, Any]:
-        """What `restore` needs to go on exactly."""
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on exactly, beside the global random state, which the watch keeps."""
         tensors = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict()}
         own = {"step": self.step, "loss_sum": self.loss_sum, "loss_count": self.loss_count, "seconds": self.seconds}
-        return {**tensors, **own, "rows": list(self.rows), "random_state": random_state(device)}
+        return {**tensors, **own, "rows": list(self.rows)}
 
-    def restore(self, state: Mapping[str, Any], device: torch.device) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.rows, self.step, self.seconds = list(state["rows"]), state["step"], state["seconds"]
         self.loss_sum, self.loss_count = state["loss_sum"], state["loss_count"]
-        set_random_state(state["random_state"], device)
 
 
 def train_arm(shared: Training, arm: Arm, seed: int, watch: Watch) -> Tables | None:
@@ -120,9 +118,8 @@ def train_arm(shared: Training, arm: Arm, seed: int, watch: Watch) -> Tables | N
     """
     net, optimizer = shared.built(arm, seed)
     run = Run(net, optimizer, [float(group["lr"]) for group in optimizer.param_groups], [])
-    device = shared.ground.device
     if (state := watch.saved()) is not None:
-        run.restore(state, device)
+        run.restore(state)
     setting = {"arm": arm.name, "seed": seed, "decay": arm.decay, "parameters": number_of_parameters(net)}
     try:
         for row in _advance(shared, run, seed, watch):
@@ -133,7 +130,7 @@ def train_arm(shared: Training, arm: Arm, seed: int, watch: Watch) -> Tables | N
         bad = {"step": error.step, "epoch": None, **nothing, "time_s": run.seconds, "diverged": True}
         return {"metrics": [*run.rows, {**setting, **bad}], "layers": []}
     if run.evaluated < shared.steps:
-        watch.save(run.state(device))
+        watch.save(run.state())
         return None
     return {"metrics": run.rows, "layers": layer_rows(collapsed(net, shared.threshold), setting)}
 
@@ -161,7 +158,7 @@ def _advance(shared: Training, run: Run, seed: int, watch: Watch) -> Iterator[Ro
         run.seconds += time.perf_counter() - began
         run.step += 1
         if watch.due():
-            watch.save(run.state(shared.ground.device))
+            watch.save(run.state())
 
 
 def _measured(shared: Training, run: Run, steps_per_epoch: int, watch: Watch) -> Row | None:

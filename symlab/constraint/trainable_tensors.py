@@ -1,4 +1,4 @@
-"""Which weights of a model a constraint changes, and every place where the model has them."""
+"""The tensors that an optimizer trains, also those behind parametrizations, and every place that holds each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights of a model are meant: by name, by pattern, by a rule."""
+"""The weights of a model by their names in the plain model, parametrized or not, and the choice among them."""
 
 from __future__ import annotations
 
