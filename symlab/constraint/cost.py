@@ -81,6 +81,14 @@ def census(model: nn.Module) -> list[dict[str, Any]]:
     return rows
 
 
+@torch.no_grad()
+def zero_share(model: nn.Module, threshold: float = 1e-6) -> float | None:
+    """Share of the entries |theta| <= threshold of all weights that `constrain` has changed; None if there are none."""
+    found = [getattr(each.module, each.own) for each in constrained(model)]
+    entries = sum(theta.numel() for theta in found)
+    return sum(int((theta.abs() <= threshold).sum()) for theta in found) / entries if found else None
+
+
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

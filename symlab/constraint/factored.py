@@ -64,6 +64,9 @@ class Factored(nn.Module, ABC):
 class Projector(ABC):
     """Makes the parametrization of a weight. What it holds is checked when it is made."""
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in vars(self).items())})"
+
     @abstractmethod
     def factored(self, weight: Tensor, split: Split) -> Factored:
         """The parametrization for a weight of this shape, dtype and device. Raises ValueError if there is none."""

@@ -67,7 +67,8 @@ def spred_lasso(
     is, too. A small alpha is reached by way of larger ones. `intercept` adds an unpenalised one (X is centred without
     a copy). `start` [p]: weights to begin with.
 
-    X [n, p], any strides, float32 or float64 (float32 resolves a tol of about 1e-6); y [n]; alpha > 0, finite.
+    X [n, p], a tensor or a numpy array, any strides, float32 or float64 (float32 resolves a tol of about 1e-6); y [n];
+    alpha > 0, finite.
 
     Warns (RuntimeWarning) if `max_passes` products with X or rounding end it before `tol`. Raises ValueError for values
     out of range, shapes and dtypes that do not fit, and data that are not finite or whose squares are not.
@@ -105,6 +106,7 @@ class _Problem:
     """The data, and where the solver stands: support [k], its values [k], residual [n], correlations X^T r / n [p]."""
 
     def __init__(self, X: Tensor, y: Tensor, intercept: bool, start: Tensor | None) -> None:
+        X, y = torch.as_tensor(X), torch.as_tensor(y)
         _check_data(X, y)
         self.began, self.first = time.perf_counter(), 0
         self.X, self.intercept = X.detach(), intercept
@@ -114,6 +116,7 @@ class _Problem:
         self.values = self.y.new_empty(0)
         self.residual, self.passes = self.y, 0
         if start is not None:
+            start = torch.as_tensor(start)
             if start.shape != X.shape[1:] or not start.isfinite().all():
                 raise ValueError(f"start must be finite of shape {tuple(X.shape[1:])}, got {tuple(start.shape)}")
             self.support = start.nonzero().flatten().to(X.device)

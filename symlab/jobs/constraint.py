@@ -154,6 +154,7 @@ def _finish(
     run.write_summary(summary)
     for line in statement_lines(numbers, verdicts):
         logger.info("%s", line)
+    logger.info("verdict: %s (%d numbers have a band); figures in %s", summary["verdict"], len(verdicts), run.path)
     for name, plot in plots.items():
         run.save_figure(name, plot(tables[study.figures[name]], study.references, title=study.title))
     return Outcome("completed", 0, summary)

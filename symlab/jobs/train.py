@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from symlab.constraint.cost import zero_share
 from symlab.data.streamed import AnyDataset, BadImageError
 from symlab.rundir import BadInput, Outcome, RunDir
 from symlab.training.best import Best
@@ -346,6 +347,7 @@ def _setting(training: Training, dataset: AnyDataset, place: torch.device, dtype
         "threads": torch.get_num_threads(),
         "processes": training.how.processes.share.world,
         "loss_scale": None if scale is None else scale.state(),
+        "constrained_zero_fraction": zero_share(training.evaluated_model),  # |theta| <= 1e-6; null: nothing constrained
     }
 
 

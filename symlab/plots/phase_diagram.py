@@ -30,7 +30,17 @@ from symlab.plots.style import (
     legend_below,
     wrapped,
 )
-from symlab.plots.sweep import Value, check_columns, over_repeats, places, shown, split_labels, spread_text, tried
+from symlab.plots.sweep import (
+    Value,
+    check_columns,
+    in_words,
+    over_repeats,
+    places,
+    shown,
+    split_labels,
+    spread_text,
+    tried,
+)
 
 CELL_PT = 6.0
 COLOUR_MAP = "viridis"  # even in lightness, so it also reads in grey
@@ -87,14 +97,14 @@ def phase_diagram(
     norm = _colours(grid, low, high)
     columns, words = _layout(grid, width_in, height_in)
     spread = spread if words == 2 else None
-    labels = (x_label or x, y_label or y)
+    labels = (x_label or in_words(x), y_label or in_words(y))
     figure, panels = _figure(title, grid, columns, labels, _handles(grid, spread), width_in, height_in)
     for axes, (name, cells) in zip(panels, grid.panels.items(), strict=True):
         image = _draw(axes, cells, norm, words)
         axes.set_title(wrapped(name, (width_in - SIDE_IN) / columns, SMALL_PT), fontsize=SMALL_PT)
     bar = figure.colorbar(image, ax=panels, location="bottom", shrink=0.8, aspect=30, pad=0.02)
     bar.ax.tick_params(labelsize=SMALL_PT)
-    bar.set_label(wrapped(value_label or value, width_in - 0.4, SMALL_PT), fontsize=SMALL_PT)
+    bar.set_label(wrapped(value_label or in_words(value), width_in - 0.4, SMALL_PT), fontsize=SMALL_PT)
     return figure
 
 

@@ -17,6 +17,11 @@ REPEATS = ("run", "seed")
 Value = float | str | None
 
 
+def in_words(column: str) -> str:
+    """The label of an axis that is given none: learning rate for lr, weight decay for decay, else the column's name."""
+    return {"lr": "learning rate", "decay": "weight decay"}.get(column, column.replace("_", " "))
+
+
 def check_columns(table: pd.DataFrame, columns: Mapping[str, str | None]) -> None:
     """Raises ValueError for a table without rows, and for a column (key of the plot -> its name) that it lacks."""
     if table.empty:

@@ -26,7 +26,17 @@ from symlab.plots.style import (
     label_axes,
     plain,
 )
-from symlab.plots.sweep import Value, check_columns, over_repeats, places, shown, split_labels, spread_text, tried
+from symlab.plots.sweep import (
+    Value,
+    check_columns,
+    in_words,
+    over_repeats,
+    places,
+    shown,
+    split_labels,
+    spread_text,
+    tried,
+)
 
 SAME = 0.01  # of the range: lines as near as this at most points lie on each other
 OVER: tuple[Literal["--", ":"], ...] = ("--", ":")  # the upper ones
@@ -74,7 +84,7 @@ def sweep_lines(
     looks = _looks(found, len(names), len(values))
     handles = _handles(names, looks, found, [label for _, label, _ in lines])
     figure, axes = figure_with_legend(title, handles, width_in, height_in)
-    label_axes(axes, x_label or x, y_label or y)
+    label_axes(axes, x_label or in_words(x), y_label or in_words(y))
     axes.set_xscale("log" if logarithmic else "linear")
     axes.set_yscale("log" if log_y else "linear", **({"nonpositive": "mask"} if log_y else {}))
     for index in range(len(names)):

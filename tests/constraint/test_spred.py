@@ -242,3 +242,10 @@ def test_bad_settings_of_adam_are_named(settings, key):
         adam_product(X, Y, 0.1, torch.Generator(), **settings)
     with pytest.raises(ValueError, match="decay must be"):
         adam_product(X, Y, float("nan"), torch.Generator())
+
+
+def test_arrays_are_taken_as_tensors_are():
+    X, y = drawn(20, 30)
+    start = torch.zeros(30, dtype=torch.float64)
+    fit, other = spred_lasso(X, y, 0.05), spred_lasso(X.numpy(), y.numpy(), 0.05, start=start.numpy())
+    torch.testing.assert_close(fit.weights, other.weights)

@@ -68,7 +68,7 @@ def test_a_cell_is_the_mean_over_seeds_with_its_deviation():
     np.testing.assert_allclose(first.images[0].get_array(), [[0, 1, 2], [10, 11, 12]], atol=1e-12)
     assert [tick.get_text() for tick in first.get_xticklabels()] == ["0.0001", "0.001", "0.01"]
     assert [tick.get_text() for tick in first.get_yticklabels()] == ["0.1", "0.3"]
-    assert (first.get_xlabel(), first.get_ylabel()) == ("weight decay", "lr")
+    assert (first.get_xlabel(), first.get_ylabel()) == ("weight decay", "learning rate")
     assert texts(first)[-1] == "12.0\n±0.10"
     assert first.images[0].get_clim() == (0, 20)
     assert figure.axes[-1].get_xlabel() == "zeros"
@@ -159,7 +159,7 @@ def test_lines_are_means_with_a_band():
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0, 1, 2], atol=1e-12)
     band = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((-0.1, 2.1))
-    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "weight decay", "zero_fraction")
+    assert (axes.get_xscale(), axes.get_xlabel(), axes.get_ylabel()) == ("log", "weight decay", "zero fraction")
     assert labels(figure) == [
         *("u * v", "w", "edge: 0.003", "other (p=1): 2", "other (p=2): 3", "±1 std over 3 seeds"),
     ]

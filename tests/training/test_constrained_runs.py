@@ -11,6 +11,7 @@ from symlab.cli.listing import config_dir
 from symlab.cli.names import resolve
 from symlab.constraint.options.diagonal import diagonal
 from symlab.constraint.options.elementwise import elementwise
+from symlab.constraint.options.none import none
 from symlab.constraint.options.shift import shift
 from symlab.constraint.restore_symmetry import restore_symmetry
 from symlab.optim.sgd import sgd
@@ -90,6 +91,16 @@ def test_a_compiled_run_is_the_plain_one_to_rounding(tmp_path):
         run_job(run, compile=compiled, **settings)
     one, other = (run.read_rows()[-1]["test_loss"] for run in runs)
     assert one == pytest.approx(other, rel=1e-9)
+
+
+def test_the_summary_says_how_sparse_constrained_weights_are_and_none_changes_nothing(tmp_path):
+    found, runs = {}, {}
+    for name, constraint in {"plain": None, "none": none, "product": elementwise, "shift": shift}.items():
+        runs[name] = RunDir.create(tmp_path / name)
+        outcome = run_job(runs[name], constraint=constraint, plot=no_plot, epochs=2)
+        found[name] = outcome.summary["constrained_zero_fraction"]
+    assert_same_runs(runs["plain"], runs["none"])
+    assert found == {"plain": None, "none": None, "product": 0.0, "shift": None}
 
 
 def test_a_checkpoint_of_another_constraint_is_refused(tmp_path):
