@@ -130,10 +130,12 @@ SMALLER = {  # further keys of lines that name what is large; a mark that ends i
     "experiment=permutation\n": [
         *("protocol.steps=3", "protocol.decays=[0,0.01,0.1]", "protocol.lrs=[0.1]", "protocol.sigmas=[0.5]"),
         *("model.hidden=[4]", "data.num_train=20", "data.num_test=10", "protocol.batch=2", "seeds=[0]"),
+        *(f"~plots.{name}" for name in ("distinct", "merged", "activations", "accuracy")),
     ],
     "experiment=permutation_resnet": [
         *("protocol.steps=2", "protocol.decays=[0,0.01,0.1]", "protocol.sigmas=[0.5]", "model.width=1"),
         *("data.num_train=20", "data.num_test=10", "protocol.batch=4", "seeds=[0]"),
+        *(f"~plots.{name}" for name in ("distinct", "merged", "activations", "accuracy")),
     ],
     "experiment=dcs_resnet": [
         *("data=digits", "data.num_train=32", "data.num_test=16", "model.width=2", "protocol.epochs=1"),

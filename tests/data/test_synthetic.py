@@ -123,7 +123,7 @@ def labels_of(root: str, say) -> None:
 def test_processes_that_start_together_all_find_complete_files(tmp_path):
     context = multiprocessing.get_context("spawn")  # a forked child may hang in the threads that torch had here
     answers = context.Queue()
-    processes = [context.Process(target=labels_of, args=(str(tmp_path), answers), daemon=True) for _ in range(3)]
+    processes = [context.Process(target=labels_of, args=(str(tmp_path), answers), daemon=True) for _ in range(2)]
     for process in processes:
         process.start()
     found = [answers.get(timeout=300) for _ in processes]

@@ -259,6 +259,7 @@ def stopping(outputs, targets):
 '''
 
 
+@pytest.mark.slow  # a real SLURM on this machine
 def test_a_preempted_run_is_queued_again_and_ends_as_if_nothing_had_happened(cluster):
     plugin = cluster.folder / "a plugin"
     plugin.mkdir()
