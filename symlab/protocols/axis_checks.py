@@ -32,6 +32,12 @@ def check_inside(key: str, value: float) -> None:
         raise ValueError(f"{key} must lie strictly between 0 and 1, got {value}")
 
 
+def check_share(key: str, value: float) -> None:
+    """Above 0 and at most 1. `key` may go on, behind a comma, to say what it is."""
+    if not 0 < value <= 1:
+        raise ValueError(f"{key} must lie in (0, 1], got {value}")
+
+
 def check_momentum(momentum: float) -> None:
     """0 or more, and below 1."""
     if not 0 <= momentum < 1:

@@ -15,7 +15,7 @@ from symlab.constraint.measures import cluster_order, neuron_correlation, neuron
 from symlab.constraint.remove_symmetry import remove_symmetry
 from symlab.constraint.restore_symmetry import restore_symmetry
 from symlab.data.dataset import Dataset
-from symlab.protocols.axis_checks import check_axis, check_momentum, check_whole
+from symlab.protocols.axis_checks import check_axis, check_momentum, check_share, check_whole
 from symlab.protocols.hidden_axes import Counting, HiddenAxis, hidden_axes, unit_counts
 from symlab.protocols.paired_training import (
     loss_and_accuracy,
@@ -238,8 +238,7 @@ def _check(sweep: Sweep, counting: Counting) -> None:
     check_whole("rows", sweep.rows, least=2)
     check_momentum(sweep.momentum)
     for key, value in {"correlation": counting.correlation, "strict_correlation": counting.strict_correlation}.items():
-        if not 0 < value <= 1:
-            raise ValueError(f"{key}, from which two neurons count as one, must be in (0, 1], got {value}")
+        check_share(f"{key}, from which two neurons count as one,", value)
     if not counting.correlation <= counting.strict_correlation:
         raise ValueError(
             f"strict_correlation must be at least correlation={counting.correlation}, got {counting.strict_correlation}"

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_time, check_whole
+from symlab.protocols.axis_checks import (
+    check_axis,
+    check_member,
+    check_share,
+    check_step_sizes,
+    check_time,
+    check_whole,
+)
 from symlab.protocols.matrix_forms import (
     MATRIX,
     PRODUCT,
@@ -86,8 +93,7 @@ def rotation(
     """
     check_whole("size", size, least=2)
     check_whole("records", records, least=2)
-    if not 0 < smallest <= 1:
-        raise ValueError(f"smallest, the target's smallest singular value, must be in (0, 1], got {smallest}")
+    check_share("smallest, the target's smallest singular value,", smallest)
     check_axis("lrs", lrs, positive=True)
     check_axis("decays", decays)
     check_axis("noises", noises)

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_time, check_whole
+from symlab.protocols.axis_checks import (
+    check_axis,
+    check_member,
+    check_positive,
+    check_share,
+    check_step_sizes,
+    check_time,
+    check_whole,
+)
 from symlab.protocols.matrix_forms import MATRIX, PRODUCT, Draws, targets
 from symlab.protocols.rank_numbers import RankNumbers
 from symlab.protocols.rank_rows import check_cut_offs
@@ -50,12 +58,8 @@ def rotation_attention(
     """
     check_whole("size", size, least=2)
     check_whole("keys", keys, least=2)
-    if not 0 < scale < float("inf"):
-        raise ValueError(f"scale, the largest singular value of the teacher, must be positive and finite, got {scale}")
-    if not 0 < smallest <= 1:
-        raise ValueError(
-            f"smallest, of the teacher's singular values over the largest, must be in (0, 1], got {smallest}"
-        )
+    check_positive("scale, the largest singular value of the teacher,", scale)
+    check_share("smallest, of the teacher's singular values over the largest,", smallest)
     check_axis("lrs", lrs, positive=True)
     check_axis("batches", batches, positive=True)
     check_axis("decays", decays)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from symlab.protocols.axis_checks import check_axis, check_member, check_step_sizes, check_time, check_whole
+from symlab.protocols.axis_checks import (
+    check_axis,
+    check_member,
+    check_share,
+    check_step_sizes,
+    check_time,
+    check_whole,
+)
 from symlab.protocols.matrix_forms import MATRIX, PRODUCT, RESIDUAL, Draws, targets
 from symlab.protocols.rank_numbers import RankNumbers
 from symlab.protocols.rank_rows import check_cut_offs
@@ -52,8 +59,7 @@ def rotation_net(
     """
     check_whole("size", size, least=2)
     check_whole("rows", rows, least=size)
-    if not 0 < smallest <= 1:
-        raise ValueError(f"smallest, the target's smallest singular value, must be in (0, 1], got {smallest}")
+    check_share("smallest, the target's smallest singular value,", smallest)
     check_axis("lrs", lrs, positive=True)
     check_axis("batches", batches, positive=True)
     check_axis("decays", decays)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from symlab.constraint.spred_adam import adam_plain, adam_product
-from symlab.protocols.axis_checks import check_inside, check_positive, check_whole
+from symlab.protocols.axis_checks import check_inside, check_positive, check_share, check_whole
 from symlab.protocols.lasso_arms import (
     NEWTON,
     SKLEARN,
@@ -81,8 +81,7 @@ def spred_lasso(
     whole = {"rows": (rows, 2), "columns": (columns, 2), "steps": (steps, 1), "control_steps": (control_steps, 1)}
     for key, (number, least) in (whole | {"path_points": (path_points, 2), "drawn": (drawn, 1)}).items():
         check_whole(key, number, least=least)
-    if not 0 < density <= 1:
-        raise ValueError(f"density must lie in (0, 1], got {density}")
+    check_share("density", density)
     for key, value in {"noise": noise, "alpha": alpha, "lr": lr}.items():
         check_positive(key, value)
     for key, value in {"tol": tol, "reference_tol": reference_tol}.items():

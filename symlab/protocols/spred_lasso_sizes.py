@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from symlab.constraint.spred import alpha_max
-from symlab.protocols.axis_checks import check_not_negative, check_whole
+from symlab.protocols.axis_checks import check_not_negative, check_share, check_whole
 from symlab.protocols.lasso_arms import (
     NEWTON,
     SKLEARN,
@@ -68,8 +68,7 @@ def spred_lasso_sizes(
         raise ValueError(f"alpha_ratios, alpha_max over alpha, must be above 1 and finite, got {list(alpha_ratios)}")
     if len({f"{ratio:g}" for ratio in alpha_ratios}) < len(alpha_ratios):
         raise ValueError(f"alpha_ratios must be given once each, to six digits, got {list(alpha_ratios)}")
-    if not 0 < density <= 1:
-        raise ValueError(f"density must lie in (0, 1], got {density}")
+    check_share("density", density)
     check_not_negative("noise", noise)
     check_tols("tols", tuple(tols))
     draw = (rows, density, noise)
