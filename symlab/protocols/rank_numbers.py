@@ -95,9 +95,7 @@ class RankNumbers:
             f"{axis}_drop_any_cut_off": contrast(f"least {axis}_drop of all cut-offs", own, least_drop(axis, ranks)),
         }  # fmt: skip
         words = f"share of steps {'down' if sign < 0 else 'up'} in {axis} without a rise in rank"
-        if (
-            axis == "noise"
-        ):  # data that are few are fitted with their noise, which raises singular values above the decay
+        if axis == "noise":  # few rows are fitted with their noise, which raises singular values above the decay
             found["falling_with_noise"] = contrast(f"{words}, least decay", own, falling(axis))
         name = "falling_with_noise_any_decay" if axis == "noise" else f"falling_with_{axis}"
         return found | {name: contrast(f"{words}, all settings", whole, falling(axis))}

@@ -10,7 +10,6 @@ from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from symlab.constraint.constrain import balanced_split, collapse, constrain, constrained, unit_split
-from symlab.constraint.cost import zero_share
 from symlab.constraint.decay import parameter_groups
 from symlab.constraint.factored import Projector, Split
 from symlab.constraint.mirror import MirrorSymmetry
@@ -400,14 +399,3 @@ def test_a_projector_says_what_it_is() -> None:
         "LowRank(rank=3)",
         "EqualNeurons(whole=False)",
     ]
-
-
-def test_the_share_of_zeros_counts_constrained_weights_alone() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3))
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([[0.0, 1e-7], [1e-3, -2.0]]))
-        model[1].weight.zero_()
-    assert zero_share(model) is None
-    constrain(model, Elementwise(), where="0.weight")
-    assert zero_share(model) == 0.5
-    assert zero_share(model, 0.01) == 0.75

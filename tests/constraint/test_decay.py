@@ -8,7 +8,7 @@ from sklearn.linear_model import Lasso
 from torch import Tensor, nn
 
 from symlab.constraint.constrain import collapse, constrain, constrained
-from symlab.constraint.cost import census, cost
+from symlab.constraint.cost import census, cost, zero_share
 from symlab.constraint.decay import parameter_groups
 from symlab.constraint.factored import Projector
 from symlab.constraint.projectors.elementwise import Elementwise
@@ -187,3 +187,14 @@ def test_a_census_counts_zeros_neurons_and_features() -> None:
         "zero_inputs": 1,
     }
     assert (second["tensor"], second["entries"], second["zeros"]) == ("1.weight", 4, 0)
+
+
+def test_the_share_of_zeros_counts_constrained_weights_alone() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 3))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[0.0, 1e-7], [1e-3, -2.0]]))
+        model[1].weight.zero_()
+    assert zero_share(model) is None
+    constrain(model, Elementwise(), where="0.weight")
+    assert zero_share(model) == 0.5
+    assert zero_share(model, 0.01) == 0.75
